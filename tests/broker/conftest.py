@@ -8,7 +8,7 @@ import pytest
 from admin_client import Admin, admin_of
 from raw_client import RawClient
 
-from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.ledger.memory import MemoryStore
@@ -20,11 +20,12 @@ class Bench:
     def __init__(self, **config: object) -> None:
         self.config = BrokerConfig(**{"number_of_transaction_coordinators": 2, **config})  # type: ignore[arg-type] # by name
         self.store = MemoryStore()
+        self.runtime: Runtime = AsyncioRuntime()
         self.broker: Broker
 
     async def start(self) -> Bench:
         await self.store.start()
-        self.broker = Broker(self.config, self.store, AsyncioRuntime())
+        self.broker = Broker(self.config, self.store, self.runtime)
         await self.broker.start()
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from raw_client import RawClient
 
-from pulsar_txn.broker.serving import AsyncioRuntime
+from pulsar_txn.broker.serving import AsyncioRuntime, Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
@@ -104,11 +104,12 @@ class Bench:
         self.config = CoordinatorConfig(number_of_transaction_coordinators=2, **config)
         self.clusters = {name: ScriptedCluster() for name in names}
         self.store = MemoryStore()
+        self.server_runtime: Runtime = AsyncioRuntime()
         self.service: CoordinatorService
 
     async def start(self) -> Bench:
         await self.store.start()
-        self.service = CoordinatorService(self.config, self.store, Clusters(self.clusters), AsyncioRuntime())
+        self.service = CoordinatorService(self.config, self.store, Clusters(self.clusters), self.server_runtime)
         await self.service.start(2)
         await self.service.coordinators.wait_ready()
         return self

@@ -103,6 +103,9 @@ class RawClient:
     `on_disk`: the broker's store is a folder, so what it confirms takes real time.
     """
 
+    features: pb.FeatureFlags | None = None
+    """What CONNECT announces."""
+
     def __init__(self, broker: Broker, *, on_disk: bool = False) -> None:
         self._turn_s = 0.001 if on_disk else 0
         self.messages: dict[int, deque[Received]] = defaultdict(deque)
@@ -117,7 +120,7 @@ class RawClient:
         self.pipe = _Pipe(self._received)
         self.connection = broker.connection()
         self.connection.connection_made(self.pipe)
-        self.raw(command("connect", client_version="raw", protocol_version=21))
+        self.raw(command("connect", client_version="raw", protocol_version=21, feature_flags=self.features))
 
     # ---- bytes
 

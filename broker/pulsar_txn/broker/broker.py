@@ -40,6 +40,7 @@ from .topics.producers import Producer
 from .topics.subscription import Subscription
 from .topics.topic import Topic, make_marker
 from .txn import crash_points
+from .txn.check_options import check_options
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
@@ -95,6 +96,7 @@ class Broker:
         self.transactional_ids: TransactionalIds | None = None
         self.take_overs: TakeOvers | None = None
         self.ends_groups = False
+        self.checks = False
         self._buffers = BufferChoice(config, store.metadata)
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
@@ -103,12 +105,14 @@ class Broker:
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.ends_groups = getattr(factory, "ends_groups", False)
+            self.checks = getattr(factory, "checks", False)
             self.coordinators = Coordinators(
                 partial(_make_coordinator, factory, config),
                 store,
                 self.turn,
                 self.participants,
                 self.storage_failed,
+                max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
             )
             if getattr(factory, "fences", False):
                 self.transactional_ids = TransactionalIds(store.metadata)
@@ -149,6 +153,8 @@ class Broker:
         """Drain: what was taken is answered, clients are sent away, topics take their snapshots, everything is durable."""
         await self._clients.drain(self._is_busy)
         self._closing = True
+        if self.coordinators is not None:
+            self.coordinators.bound.stop()
         self.turn.meter.stop()
         self.participants.close()
         self._clients.close()
@@ -494,9 +500,11 @@ async def _unload(topic: Topic) -> None:
 
 def _make_coordinator(factory: Callable[..., Any], config: BrokerConfig, tc_id: int) -> Any:
     longest = config.max_transaction_timeout_in_seconds
-    options = (
-        {"max_active_of_id": config.max_active_transactions_per_transactional_id} if getattr(factory, "fences", False) else {}
-    )
+    options: dict[str, Any] = {}
+    if getattr(factory, "fences", False):
+        options["max_active_of_id"] = config.max_active_transactions_per_transactional_id
+    if getattr(factory, "checks", False):
+        options |= check_options(config)
     return factory(
         tc_id,
         max_active=config.max_active_transactions_per_coordinator,

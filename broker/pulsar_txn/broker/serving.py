@@ -22,13 +22,17 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
 from pulsar_txn.broker.cli.options import command_line_of, load_config
+from pulsar_txn.broker.commands.check_groups import HANDLERS as CHECK_HANDLERS
 from pulsar_txn.broker.commands.coordinating import Coordinating, TxnSession
+from pulsar_txn.broker.commands.group_member import GroupMember
 from pulsar_txn.broker.commands.identities import identify
+from pulsar_txn.broker.commands.leaving import leave
 from pulsar_txn.broker.commands.opened import OpenedTransactions
 from pulsar_txn.broker.commands.txn import (
     MAX_PARTICIPANTS,
     on_end_txn,
     on_new_txn,
+    on_prepare_txn,
     refuse_new_txn,
 )
 from pulsar_txn.broker.commands.txn import (
@@ -41,6 +45,8 @@ from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.net.ports import CannotListen, Ports
 from pulsar_txn.broker.net.tls import tls_of
+from pulsar_txn.broker.txn.bound import Bound
+from pulsar_txn.broker.txn.check_options import check_options
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer, asked
@@ -60,10 +66,12 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.coordinators import Coordinated as Coordinated
     from pulsar_txn.broker.admin.coordinators import abort_transaction as abort_transaction
     from pulsar_txn.broker.admin.coordinators import all_for as all_for
+    from pulsar_txn.broker.admin.coordinators import commit_transaction as commit_transaction
     from pulsar_txn.broker.admin.coordinators import coordinator_stats as coordinator_stats
     from pulsar_txn.broker.admin.coordinators import coordinators_of as coordinators_of
     from pulsar_txn.broker.admin.coordinators import listed as listed
     from pulsar_txn.broker.admin.coordinators import place_of as place_of
+    from pulsar_txn.broker.admin.coordinators import shown_beside as shown_beside
     from pulsar_txn.broker.admin.coordinators import slow_transactions as slow_transactions
     from pulsar_txn.broker.admin.coordinators import transaction_metadata as transaction_metadata
     from pulsar_txn.broker.admin.coordinators import txn_id_of as txn_id_of
@@ -82,6 +90,9 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.lists import limit as limit
     from pulsar_txn.broker.admin.lists import object_response as object_response
     from pulsar_txn.broker.admin.lists import parts_response as parts_response
+    from pulsar_txn.broker.admin.transactional_ids import ID_ROUTES as ID_ROUTES
+    from pulsar_txn.broker.admin.transactional_ids import describe_id as describe_id
+    from pulsar_txn.broker.admin.transactional_ids import list_ids as list_ids
 else:
     _HTTP: Final = {
         "answers": ("TURN", "Handler", "Routes", "failed"),
@@ -91,10 +102,12 @@ else:
             "Coordinated",
             "abort_transaction",
             "all_for",
+            "commit_transaction",
             "coordinator_stats",
             "coordinators_of",
             "listed",
             "place_of",
+            "shown_beside",
             "slow_transactions",
             "transaction_metadata",
             "txn_id_of",
@@ -104,6 +117,7 @@ else:
         "guard": ("guard",),
         "identity": ("Rules", "asker", "identify_askers"),
         "lists": ("limit", "object_response", "parts_response"),
+        "transactional_ids": ("ID_ROUTES", "describe_id", "list_ids"),
     }
     _WHERE: Final = {name: module for module, names in _HTTP.items() for name in names}
 
@@ -114,6 +128,7 @@ else:
 
 
 __all__ = [
+    "CHECK_HANDLERS",
     "LOG_FORMAT",
     "MAX_PARTICIPANTS",
     "OK",
@@ -126,6 +141,7 @@ __all__ = [
     "Answering",
     "AsyncioRuntime",
     "Authentication",
+    "Bound",
     "BrokerConfig",
     "CannotListen",
     "Clients",
@@ -136,6 +152,7 @@ __all__ = [
     "CoordinatorWatch",
     "Coordinators",
     "Ending",
+    "GroupMember",
     "Histogram",
     "HttpServer",
     "Introduction",
@@ -159,6 +176,7 @@ __all__ = [
     "authentication_of",
     "build",
     "cannot_listen",
+    "check_options",
     "close_store",
     "command_line_of",
     "conf_key",
@@ -166,10 +184,12 @@ __all__ = [
     "drain",
     "fields_of",
     "identify",
+    "leave",
     "load_config",
     "loop_factory",
     "on_end_txn",
     "on_new_txn",
+    "on_prepare_txn",
     "reachable",
     "read_settings",
     "refuse_new_txn",

@@ -108,6 +108,10 @@ class Skin:
     def confirmed(self) -> None:
         """A log has confirmed entries, and everything that waited for them is released."""
 
+    def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Time has written these records; how many of them count."""
+        return len(records)
+
     def stored(self, receipt: Receipt, position: Position) -> None:
         """An entry of `Host.publish` is durable."""
         raise TypeError(f"{type(self).__name__} publishes nothing")
@@ -187,7 +191,8 @@ class Host(Generic[RequestT, RecordT]):
     carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.
     A machine that has asked for one request of a type will ask for others: what is known is told to it with the request.
     `in_turn`: the skin was told that the turn began; it takes the mark back when the turn ends, and looks at the machine's
-    deadline then (H6). `expired`, `appended`: records that time wrote, and all records since the start, for metrics.
+    deadline then (H6). For metrics: `appended`, all records since the start; `expired`, those that time wrote, as far as the
+    skin counts them.
     """
 
     def __init__(
@@ -511,7 +516,7 @@ class Host(Generic[RequestT, RecordT]):
             while self.ready and (deadline := machine.deadline()) is not None and deadline <= time.now_ms:
                 step = machine.expire(time.now_ms)
                 self.carry_out(step, reserve=True)
-                self.expired += len(step.records)
+                self.expired += self.skin.lapsed(step.records)
                 if is_over():
                     break
         except DiskFull:  # nothing of the Step was appended: what is due is carried out once there is room

@@ -21,7 +21,8 @@ class ExtraState:
     """The part of `CoordinatorState` about transactions with `extras`; no other one reaches it.
 
     `nonces`: which transaction an owner's nonce opened, while that takes room. `times`: what waits for a question. `tokens`: of
-    prepared transactions that have ended. `marked`: how many transactions have a check group or are prepared, or were.
+    prepared transactions that have ended. `prepared_ms`: since when each PREPARED one waits. `marked`: how many transactions
+    have a check group or are prepared, or were.
     """
 
     def __init__(self, outcomes: OutcomeWindow, rules: CheckRules) -> None:
@@ -29,6 +30,7 @@ class ExtraState:
         self.times = CheckTimes(rules)
         self.tokens = EndedTokens(outcomes)
         self.marked = 0
+        self.prepared_ms: dict[int, int] = {}
         self._bytes = 0
 
     @property
@@ -48,6 +50,8 @@ class ExtraState:
             self.nonces[txn.owner, extras.nonce] = txn.txn_id.least
         self.marked += _is_marked(extras)
         self._bytes += extras.size
+        if txn.status is PREPARED:
+            self.prepared_ms[txn.txn_id.least] = extras.prepared_ms
         if txn.status in (OPEN, PREPARED):
             self.waits(txn)
 
@@ -62,10 +66,12 @@ class ExtraState:
         extras = _extras_of(txn)
         self.marked += before is None or not _is_marked(before)
         self._bytes += extras.size - (0 if before is None else before.size)
+        self.prepared_ms[txn.txn_id.least] = extras.prepared_ms
         self.waits(txn)
 
     def decided(self, txn: Transaction) -> None:
         """A transaction with extras was decided: nobody is asked for it any more."""
+        self.prepared_ms.pop(txn.txn_id.least, None)
         group = _extras_of(txn).group
         if group is not None:
             self.times.forget(txn.txn_id.least, txn.owner[0], group)

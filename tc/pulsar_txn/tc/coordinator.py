@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
@@ -271,6 +271,11 @@ class TransactionCoordinator:
         return len(self._state.transactions)
 
     @property
+    def prepared_since_ms(self) -> Collection[int]:
+        """Since when each PREPARED transaction waits."""
+        return self._state.extra.prepared_ms.values()
+
+    @property
     def low_watermark(self) -> int:
         """All transactions up to here have ended (-1: none); what is open or ending is never covered."""
         return self._state.low_watermark()
@@ -288,9 +293,9 @@ class TransactionCoordinator:
         """What is known of a transactional id; None for nothing, and where the coordinator does not fence."""
         return id_info(self._state, principal, transactional_id)
 
-    def ids(self) -> list[IdInfo]:
-        """The transactional ids that are remembered, the longest unused first."""
-        return list(ids_of(self._state))
+    def ids(self) -> Iterator[IdInfo]:
+        """The transactional ids that are remembered, the longest unused first; each as it is when its turn comes."""
+        return ids_of(self._state)
 
     def clients(self) -> list[ClientInfo]:
         """Who holds lanes; nobody where the coordinator gives none."""

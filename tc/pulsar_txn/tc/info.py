@@ -62,7 +62,9 @@ def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
     """The transactional ids that are remembered, longest unused first, then those of which only transactions are left."""
     if state.fencing is not None:
         for name in dict.fromkeys((*state.fencing.epochs, *state.fencing.living)):
-            yield _id_info(state, state.fencing, name)
+            found = id_info(state, *name)  # what is forgotten meanwhile is passed over
+            if found is not None:
+                yield found
 
 
 def id_info(state: CoordinatorState, principal: str | None, transactional_id: str) -> IdInfo | None:

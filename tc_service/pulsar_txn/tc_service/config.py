@@ -105,6 +105,12 @@ class CoordinatorConfig:
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
     max_transaction_timeout_in_seconds: int = 3_600
+    transaction_check_after_in_seconds: int = 6
+    transaction_check_interval_in_seconds: int = 30
+    transaction_check_max: int = 15
+    transaction_check_policy: str = "abort"
+    max_check_groups_per_connection: int = 4096
+    max_check_group_members: int = 100_000
     transaction_client_lease_in_seconds: int = 10
     transaction_end_repeat_delay_in_seconds: int = 40
     transaction_outcome_retention_count: int = 1_048_576

@@ -15,9 +15,9 @@ from aiohttp import web
 from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
 from pulsar_txn.broker.txn.host import asked
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, TxnStatus, coordinator_of
 
-from .answers import TURN, Routes, done, number
+from .answers import TURN, Routes, done, flag, number
 from .lists import after, limit, object_response
 
 BASE: Final = "/admin/v3/transactions"
@@ -153,7 +153,8 @@ async def transaction_metadata(request: web.Request) -> web.Response:
 async def slow_transactions(request: web.Request) -> web.StreamResponse:
     """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all that are here.
 
-    By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those after one: `after=(0,17)`.
+    By coordinator and number. Beyond Pulsar, `limit` asks for so many, `after` for those after one (`after=(0,17)`), and
+    `prepared=true` for those that wait for their end.
     """
     return await object_response(request, listed(request))
 
@@ -201,14 +202,16 @@ async def _open_transactions(
     opened_until_ms: int,
 ) -> AsyncIterator[Any]:
     """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
-    budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
+    budget, may_see, only_prepared = request.app[TURN].budget, request.app[COORDINATED].may_see, flag(request, "prepared")
     for place, machine in machines:
         first = machine.low_watermark + 1
         if place <= after_id[0]:
             first = max(first, after_id[1] + 1) if place == after_id[0] else machine.next_local_txn_id
         async for least in budget.each(range(first, machine.next_local_txn_id)):
             info = machine.transaction(least)
-            if info is not None and info.start_time_ms <= opened_until_ms and may_see(request, info.principal):
+            if info is None or info.start_time_ms > opened_until_ms or not may_see(request, info.principal):
+                continue
+            if not only_prepared or getattr(info, "prepared", False):
                 yield info
 
 
@@ -220,6 +223,40 @@ async def _described(request: web.Request, infos: AsyncIterator[Any], most: int 
             left -= 1
             if not left:
                 return
+
+
+def shown_beside(info: Any) -> dict[str, Any]:
+    """What ours tell of a transaction beyond Pulsar's shape: whose it is, when it changed, and who is asked for its outcome.
+
+    A plug-in may know less of it.
+    """
+    answer: dict[str, Any] = {}
+    if info.principal is not None:
+        answer["owner"] = info.principal
+    if info.identity is not None:
+        answer |= {"transactionalId": info.identity[0], "epoch": info.identity[1]}
+    if getattr(info, "modified_ms", 0):
+        answer["modifiedAt"] = info.modified_ms
+    if getattr(info, "check_group", None) is not None:
+        answer |= {"checkGroup": info.check_group, "checkCount": info.check_count}
+    if getattr(info, "prepared", False):
+        answer["prepared"] = True
+    return answer
+
+
+async def commit_transaction(request: web.Request) -> web.Response:
+    """POST: commit a prepared transaction; answered when every participant holds the outcome.
+
+    One that is not prepared is for its client to commit: it may have more to send. 409 for it. Who may not see everything may
+    commit what is its own.
+    """
+    txn_id = txn_id_of(request)
+    coordinators, info = all_for(request, txn_id), visible(request, txn_id)
+    if not getattr(info, "prepared", False) and info.status is not TxnStatus.COMMITTING:
+        text = f"transaction ({txn_id.most},{txn_id.least}) is {info.status.name}; only prepared ones are committed over HTTP"
+        raise Refusal(ServerError.InvalidTxnStatus, text)
+    await asked(lambda answer: coordinators.end(txn_id, TxnAction.COMMIT, None, None, answer, superuser=True))
+    return done()
 
 
 async def abort_transaction(request: web.Request) -> web.Response:
@@ -242,4 +279,5 @@ COORDINATOR_ROUTES: Final[Routes] = [
     ("GET", f"{BASE}/transactionMetadata/{{most}}/{{least}}", transaction_metadata),
     ("GET", f"{BASE}/slowTransactions/{{timeout}}", slow_transactions),
     ("POST", f"{BASE}/abortTransaction/{{most}}/{{least}}", abort_transaction),
+    ("POST", f"{BASE}/commitTransaction/{{most}}/{{least}}", commit_transaction),
 ]

@@ -73,7 +73,7 @@ def limits_reached(limits: Limits, labels: dict[str, str]) -> Metric:
     return reached
 
 
-def of_coordinators(coordinators: Coordinators, common: dict[str, str]) -> Iterator[Metric]:
+def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: int) -> Iterator[Metric]:
     """Counts of each coordinator."""
     labels = [*common, "coordinator_id"]
     ready = GaugeMetricFamily("pulsar_txn_coordinator_ready", "1 when the coordinator serves.", labels=labels)
@@ -83,6 +83,12 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str]) -> Itera
     aborted = CounterMetricFamily("pulsar_txn_aborted", "Transactions aborted since the start.", labels=labels)
     timed_out = CounterMetricFamily("pulsar_txn_timeout", "Transactions aborted by their timeout.", labels=labels)
     appended = CounterMetricFamily("pulsar_txn_append_log", "Records of the coordinator's log since the start.", labels=labels)
+    unanswered = _checks("unanswered", "Transactions ended because nobody of their check group knew.", labels)
+    asked = _checks("asked", "Questions to members of check groups that have left since the start.", labels)
+    text = "Transactions that are prepared and wait for their end."
+    prepared = GaugeMetricFamily("pulsar_txn_coordinator_prepared", text, labels=labels)
+    text = "For how long the first of them waits."
+    oldest = GaugeMetricFamily("pulsar_txn_coordinator_prepared_oldest_seconds", text, labels=labels)
     telling = 0
     for tc_id in range(len(coordinators)):
         host = coordinators.ready(tc_id)
@@ -99,9 +105,24 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str]) -> Itera
         timed_out.add_metric(at, host.host.expired)
         appended.add_metric(at, host.host.appended)
         telling += host.telling
-    yield from (ready, active, created, committed, aborted, timed_out, appended)
+        asked.add_metric(at, coordinators.check_groups.asked[tc_id])
+        unanswered.add_metric(at, host.unanswered)
+        since_ms = getattr(machine, "prepared_since_ms", ())
+        prepared.add_metric(at, len(since_ms))
+        oldest.add_metric(at, max(0, now_ms - min(since_ms, default=now_ms)) / 1000)
+    yield from (ready, active, created, committed, aborted, timed_out, appended, asked, unanswered, prepared, oldest)
+    answered = _checks("answered", "Answers of members of check groups since the start, by outcome.", [*common, "outcome"])
+    for outcome in ("commit", "abort", "unknown", "refused"):
+        answered.add_metric([*common.values(), outcome], coordinators.check_groups.answered[outcome])
+    yield answered
+    text = "Memberships of check groups, counted at each coordinator."
+    yield gauge("pulsar_txn_coordinator_check_group_members", text, common, coordinators.check_groups.memberships)
     text = "Participants that were told an outcome and have not answered yet."
     yield gauge("pulsar_txn_tb_client_pending_requests", text, common, telling)
+
+
+def _checks(what: str, text: str, labels: list[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(f"pulsar_txn_coordinator_checks_{what}", text, labels=labels)
 
 
 def gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:

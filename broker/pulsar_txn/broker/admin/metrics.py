@@ -79,7 +79,7 @@ async def _of_broker(broker: Broker) -> AsyncIterator[Metric]:
         yield metric
     yield limits_reached(broker.limits, {"cluster": cluster})
     if broker.coordinators is not None:
-        for metric in of_coordinators(broker.coordinators, {"cluster": cluster}):
+        for metric in of_coordinators(broker.coordinators, {"cluster": cluster}, broker.clock.now_ms()):
             yield metric
     for metric in await _of_topics(totals.busiest, cluster, broker.turn.budget):
         yield metric

@@ -28,10 +28,11 @@ from . import (
 )
 from .answers import TURN, Handler, failed
 from .common import BROKER
-from .coordinators import COORDINATED, COORDINATOR_ROUTES, abort_transaction
+from .coordinators import COORDINATED, COORDINATOR_ROUTES, abort_transaction, commit_transaction
 from .errors import errors
 from .guard import guard
 from .identity import Rules, identify_askers
+from .transactional_ids import ID_ROUTES
 
 _VERSION = version("pulsar-txn")
 
@@ -63,7 +64,7 @@ def make_app(broker: Broker) -> web.Application:
         function_calls,
         functions,
     )
-    for routes in (_ROUTES, COORDINATOR_ROUTES, *(module.ROUTES for module in modules)):
+    for routes in (_ROUTES, COORDINATOR_ROUTES, ID_ROUTES, *(module.ROUTES for module in modules)):
         for method, path, handler in routes:
             app.router.add_route(method, path, handler, name=None)
     return app
@@ -77,7 +78,7 @@ def _rules(config: BrokerConfig) -> Rules:
     return Rules(
         operators={handler for module in of_functions for _, _, handler in module.ROUTES},
         everybody=everybody,
-        own={abort_transaction},
+        own={abort_transaction, commit_transaction},
     )
 
 

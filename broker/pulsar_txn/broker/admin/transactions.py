@@ -16,7 +16,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .answers import Routes, body_text, done, failed, flag, number, text_of, whole_number
 from .common import BROKER, existing_subscription, opened, persistent_topic
-from .coordinators import BASE, Coordinated, coordinator, coordinators_of, txn_id_of
+from .coordinators import BASE, Coordinated, coordinator, coordinators_of, shown_beside, txn_id_of
 from .identity import asker
 from .topics import internal_stats
 
@@ -67,15 +67,14 @@ async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
             subscription = None if found is None else found.subscriptions.get(participant.subscription)
             of_topic = acked.setdefault(participant.topic, {})
             of_topic[participant.subscription] = {} if subscription is None else _in_pending_ack(subscription, txn_id)
-    answer = {
+    return {
         "txnId": f"({txn_id.most},{txn_id.least})",
         "status": info.status.name,
         "openTimestamp": info.start_time_ms,
         "timeoutAt": info.timeout_ms,
         "producedPartitions": produced,
         "ackedPartitions": acked,
-    }
-    return answer if info.principal is None else answer | {"owner": info.principal}
+    } | shown_beside(info)
 
 
 async def _topic_of(broker: Broker, name: str) -> AnyTopic | None:

@@ -43,10 +43,15 @@ _AT_LEAST_ONE: Final = frozenset(
         "max_pending_ack_bytes_per_transaction",
         "number_of_transaction_coordinators",
         "transactional_id_take_over_timeout_in_millis",
+        "transaction_check_interval_in_seconds",
+        "transaction_check_max",
     }
 )
 _MAX_PORT: Final = 65535
-_CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partitioned")}
+_CHOICES: Final = {
+    "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
+    "transaction_check_policy": ("abort", "commit", "keep"),
+}
 
 
 @attrs.frozen

@@ -112,6 +112,12 @@ class BrokerConfig:
     transactional_id_take_over_timeout_in_millis: int = 10_000  # ours
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
+    transaction_check_after_in_seconds: int = 6  # ours, as the following ones
+    transaction_check_interval_in_seconds: int = 30
+    transaction_check_max: int = 15
+    transaction_check_policy: str = "abort"
+    max_check_groups_per_connection: int = 4096
+    max_check_group_members: int = 100_000
     max_pending_ack_bytes_per_transaction: int = 128 * 1024 * 1024
     max_pending_ack_bytes_per_subscription: int = 256 * 1024 * 1024
     max_transaction_timeout_in_seconds: int = 3_600

@@ -43,6 +43,10 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
             return f"begun, timeout {timeline['timeoutMs'] / 1000:g} s"
         case "registered":
             return "registered " + "; ".join(map(_place, event["participants"]))
+        case "checked":
+            return f"members of check group {timeline.get('checkGroup', '?')} were asked, {event['count']} times by then"
+        case "prepared":
+            return "prepared: waits for its end"
         case "decided":
             return f"{event['outcome']} decided by {event['by']}"
         case "told":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -47,7 +49,7 @@ def command(
     tls_certificate_file: Path | None,
     tls_key_file: Path | None,
 ) -> None:
-    """Look at transactions of a running broker, or of a coordinator beside clusters, and abort them."""
+    """Look at transactions of a running broker, or of a coordinator beside clusters, and end them."""
     tls = tls_with(tls_trust_certs_file, tls_certificate_file, tls_key_file) if admin_url.startswith("https:") else None
     ctx.obj = Admin(admin_url, token=token_in(auth_token_file), tls=tls)
 
@@ -55,16 +57,20 @@ def command(
 @command.command("list")
 @click.option("--coordinator", type=click.IntRange(0), help="Only of this coordinator.")
 @click.option("--older-than", "seconds", type=click.FloatRange(0), default=0.0, help="Only those that are so many seconds old.")
+@click.option("--prepared", is_flag=True, help="Only prepared ones, which wait for commit or abort as long as it takes.")
 @click.option("--json", "as_json", is_flag=True, help="The broker's answer as it is.")
 @click.pass_obj
-def list_open(admin: Admin, coordinator: int | None, seconds: float, as_json: bool) -> None:
-    """List transactions that are open or being ended.
+def list_open(admin: Admin, coordinator: int | None, seconds: float, prepared: bool, as_json: bool) -> None:
+    """List transactions that are open, prepared or being ended.
 
     Exit code 69: an instance of the coordinator has not answered, and what it leads is not in the list.
     """
-    query = "" if coordinator is None else f"?coordinatorId={coordinator}"
+    chosen = {"coordinatorId": coordinator} if coordinator is not None else {}
+    query = "?" + urlencode(chosen | ({"prepared": "true"} if prepared else {}))
     # The age is judged here: stock brokers compare the number in this path with the timeout of a transaction.
-    found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query}") or {}
+    found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query.removesuffix('?')}") or {}
+    if prepared:  # a stock broker does not know the word, and prepares nothing
+        found = {txn_id: txn for txn_id, txn in found.items() if txn.get("prepared")}
     opened_until_ms = admin.time_ms - seconds * 1000
     if seconds and admin.time_ms:
         found = {txn_id: txn for txn_id, txn in found.items() if txn["openTimestamp"] <= opened_until_ms}
@@ -88,7 +94,17 @@ def _line(txn_id: str, txn: dict[str, Any]) -> str:
     topics = len(txn.get("producedPartitions") or {})
     subscriptions = sum(len(each) for each in (txn.get("ackedPartitions") or {}).values())
     timeout = f"timeout {txn['timeoutAt'] / 1000:g} s"
-    return f"{txn_id}\t{txn['status']}\topened {opened}\t{timeout}\t{topics} partitions, {subscriptions} subscriptions"
+    line = f"{txn_id}\t{txn['status']}\topened {opened}\t{timeout}\t{topics} partitions, {subscriptions} subscriptions"
+    return "\t".join([line, *_beside(txn)])
+
+
+def _beside(txn: dict[str, Any]) -> Iterator[str]:
+    """What only our servers tell."""
+    if txn.get("prepared"):
+        prepared = datetime.fromtimestamp(txn["modifiedAt"] / 1000, UTC).isoformat(timespec="milliseconds")
+        yield f"prepared {prepared}, waits for its end"
+    if "checkGroup" in txn:
+        yield f"check group {txn['checkGroup']}, asked {txn['checkCount']} times"
 
 
 @command.command("show")
@@ -110,6 +126,40 @@ def abort(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
         raise Ending(REFUSED, f"{name} is left as it is")
     admin.ask("POST", f"/abortTransaction/{txn_id[0]}/{txn_id[1]}")
     click.echo(f"{name} is aborted")
+
+
+@command.command("commit")
+@click.argument("txn_id", callback=_txn_id)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def commit(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
+    """Commit a prepared transaction, after a question. Exit code 1: it does not exist, or is not prepared.
+
+    Whoever does that has to know that the other system has committed its part.
+    """
+    name = f"({txn_id[0]},{txn_id[1]})"
+    if not yes and not click.confirm(f"Commit {name}, and with it everything that was sent and acknowledged in it?", err=True):
+        raise Ending(REFUSED, f"{name} is left as it is")
+    admin.ask("POST", f"/commitTransaction/{txn_id[0]}/{txn_id[1]}")
+    click.echo(f"{name} is committed")
+
+
+@command.command("describe")
+@click.argument("transactional_id")
+@click.option("--owner", help="The role that has the id, where it is another one's.")
+@click.pass_obj
+def describe(admin: Admin, transactional_id: str, owner: str | None) -> None:
+    """Show a transactional id: its newest epoch, when it was used last, and what its instances have open.
+
+    Exit code 1: nothing is known of it. Exit code 69: an instance of the coordinator has not answered.
+    """
+    query = "" if owner is None else f"?{urlencode({'owner': owner})}"
+    found = admin.ask("GET", f"/transactionalIds/{quote(transactional_id, safe='')}{query}") or []
+    if admin.unanswered:
+        raise Ending(UNAVAILABLE, f"the answer is not whole: {'; '.join(admin.unanswered)}")
+    if not found:
+        raise Ending(REFUSED, f"nothing is known of transactional id {transactional_id!r}; if another role has it, say --owner")
+    click.echo(json.dumps(found, indent=2))
 
 
 @command.command("timeline")

@@ -6,11 +6,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_txn.broker.net.answering import Answering
+from pulsar_txn.broker.txn.bound import Bound
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.take_overs import TakeOvers
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 from pulsar_txn.tc.owners import Identity
 
+from .group_member import GroupMember
 from .opened import OpenedTransactions
 
 
@@ -33,12 +35,17 @@ class Coordinating(Protocol):
     def ends_groups(self) -> bool:
         """Whether the coordinators end several transactions by one record."""
 
+    @property
+    def checks(self) -> bool:
+        """Whether the coordinators ask check groups, prepare, and open by a nonce."""
+
 
 class TxnSession(Protocol):
     """A client.
 
     `identity`: the transactional id and epoch that its connection is bound to; `taking_over`: those that begin for it, while
-    older epochs have something left that has not ended.
+    older epochs have something left that has not ended. `answers_checks`: whether it announced that it may be asked for
+    outcomes; `member`: its check groups, once it has joined one; `bound`: what ends with its connection, once there is such.
     """
 
     principal: str | None
@@ -47,6 +54,9 @@ class TxnSession(Protocol):
     taking_over: Identity | None
     incarnation: str | None
     opened: OpenedTransactions
+    answers_checks: bool
+    member: GroupMember | None
+    bound: Bound | None
 
     @property
     def connection(self) -> Answering:

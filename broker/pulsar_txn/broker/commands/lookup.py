@@ -22,6 +22,7 @@ def on_connect(session: Session, body: Any) -> None:
         raise MalformedFrame("CONNECT came a second time")
     if not session.introduction.let_in(session, body):
         return
+    session.answers_checks = body.feature_flags.supports_checks
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",
@@ -38,6 +39,7 @@ def on_connect(session: Session, body: Any) -> None:
             supports_txn_deduplication=True,
             supports_committed_position=True,
             tells_halves=True,
+            supports_checks=session.services.checks,
         ),
     )
 

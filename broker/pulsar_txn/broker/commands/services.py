@@ -28,7 +28,7 @@ AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
 class Services(Protocol):
     """Topics, names and coordinators of one broker. `coordinators` is None where transactions are switched off.
 
-    `ends_groups`: whether the coordinators end several transactions by one record.
+    `ends_groups`: whether the coordinators end several transactions by one record; `checks`: whether they ask check groups.
     """
 
     config: BrokerConfig
@@ -39,6 +39,7 @@ class Services(Protocol):
     transactional_ids: TransactionalIds | None
     take_overs: TakeOvers | None
     ends_groups: bool
+    checks: bool
     service_url: str
     service_url_tls: str
     authentication: Authentication

@@ -17,10 +17,13 @@ from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.intake import SENDS
 from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.topics.producers import Producer
+from pulsar_txn.broker.txn.bound import Bound
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.hot import encode_send_receipt
 from pulsar_txn.wire.ids import Position, unsigned64
 
+from .group_member import GroupMember
+from .leaving import leave
 from .opened import OpenedTransactions
 from .services import Services
 
@@ -61,6 +64,9 @@ class Session:
         self.taking_over: Identity | None = None
         self.incarnation: str | None = None  # of use beside a cluster only
         self.opened = OpenedTransactions()
+        self.answers_checks = False
+        self.member: GroupMember | None = None
+        self.bound: Bound | None = None
         self.writable = True
         self.write_many = connection.write_many
         self.producers: dict[int, Producer] = {}
@@ -82,13 +88,20 @@ class Session:
     def writable_changed(self, *, writable: bool) -> None:
         """The client reads what it is sent, or does not: dispatchers go on when it does."""
         self.writable = writable
+        coordinators = self.services.coordinators
+        if self.member is not None and coordinators is not None:
+            coordinators.check_groups.writable_changed(self.member)
         if writable:
             for consumer in self.consumers.values():
                 consumer.subscription.dispatcher.wake()
 
     def ended(self) -> None:
-        """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
+        """The client is gone, and with it its producers, its consumers and its membership of check groups.
+
+        Its transactions stay open until their timeout, but for those that it opened to end with its connection.
+        """
         self.introduction.ended()
+        leave(self)
         self.services.topic_lists.gone(self.connection)
         for producer in [*self.waiting_producers.values(), *self.producers.values()]:
             self.services.remove_producer(producer)

@@ -10,14 +10,19 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
+from pulsar_txn.broker.txn.bound import Bound, BoundTransactions
 from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.tc.owners import Owner
+from pulsar_txn.tc.requests import Check, EndTxn, PrepareTxn
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.frames import command, decode_command
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, signed64
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
+from .check_groups import HANDLERS as CHECK_HANDLERS
+from .check_groups import NO_CHECKS
 from .checks import check_subscription_name
 from .coordinating import TxnFrameHandler, TxnHandler, TxnSession
 from .identities import identify
@@ -65,6 +70,10 @@ def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participan
     if coordinators is None:
         _no_coordinators(session, head)
         return
+    checked = hot_txn.checked_of(frame)
+    if checked is not None and not session.services.checks:
+        refuse_new_txn(session, frame, ServerError.NotAllowedError, NO_CHECKS)
+        return
     asked, opened = (tc_id, head), session.opened
     txn_id = opened.answered.get(asked)
     if txn_id is not None:
@@ -72,7 +81,35 @@ def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participan
     elif not opened.waits(asked):
         answer = partial(_answer_new, session, asked)
         who = (session.principal, session.identity)
-        coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants)
+        if checked is None:
+            coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants)
+        else:
+            if checked.abort_on_disconnect:
+                session.bound = session.bound or Bound()
+                answer = partial(_bind, coordinators.bound, session.bound, who, answer)
+            check = _check_of(checked)
+            coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants, check, checked.nonce)
+
+
+def _check_of(checked: hot_txn.Checked) -> Check | None:
+    if checked.check_group is None:
+        return None
+    return Check(checked.check_group, checked.check_data, checked.check_after_ms)
+
+
+def _bind(
+    all_bound: BoundTransactions,
+    bound: Bound,
+    who: Owner,
+    answer: Answer,
+    value: TxnId | None,
+    error: ServerError | None,
+    message: str,
+) -> None:
+    """A transaction is opened that ends with its connection, which may have ended meanwhile."""
+    if value is not None:
+        all_bound.bind(value, who, bound)
+    answer(value, error, message)
 
 
 def refuse_new_txn(session: TxnSession, frame: bytes, error: ServerError, message: str) -> None:
@@ -140,8 +177,11 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 
 def on_end_txn(session: TxnSession, frame: bytes) -> None:
-    """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together."""
-    head, txn_id, action, group, abort_others, *_ = hot_txn.decode_end_txn(frame)
+    """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together.
+
+    With `answer_at_decision` once the outcome is durable.
+    """
+    head, txn_id, action, group, abort_others, shown, at_decision, *_ = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, head)
@@ -152,14 +192,26 @@ def on_end_txn(session: TxnSession, frame: bytes) -> None:
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
+    elif (shown or at_decision) and not session.services.checks:
+        answer(None, ServerError.NotAllowedError, NO_CHECKS)
     elif group or abort_others:
-        _end_together(session, txn_id, known, group, answer, abort_others=abort_others)
+        _end_together(session, txn_id, known, group, answer, abort_others=abort_others, at_decision=at_decision)
+    elif shown or at_decision:
+        who, may = (session.principal, session.identity), session.superuser
+        coordinators.end_as(EndTxn(answer, txn_id, known, *who, may, prepared_token=shown, at_decision=at_decision))
     else:
         coordinators.end(txn_id, known, session.principal, session.identity, answer, superuser=session.superuser)
 
 
 def _end_together(
-    session: TxnSession, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer, *, abort_others: bool
+    session: TxnSession,
+    txn_id: TxnId,
+    action: TxnAction,
+    group: Sequence[int],
+    answer: Answer,
+    *,
+    abort_others: bool,
+    at_decision: bool,
 ) -> None:
     coordinators = session.services.coordinators
     assert coordinators is not None  # noqa: S101 - the caller has looked
@@ -172,7 +224,28 @@ def _end_together(
     else:
         further = tuple([coordinators.member(txn_id, least) for least in group])
         who, may = (session.principal, session.identity), session.superuser
-        coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others, superuser=may)
+        if at_decision:
+            coordinators.end_as(EndTxn(answer, txn_id, action, *who, may, further, abort_others, at_decision=True))
+        else:
+            coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others, superuser=may)
+
+
+def on_prepare_txn(session: TxnSession, frame: bytes) -> None:
+    """PREPARE_TXN: answered when the transaction waits for its end, durably. Nothing but an end is taken for it then."""
+    body = decode_command(frame).prepareTxn
+    ids = {"request_id": body.request_id, "txnid_least_bits": body.txnid_least_bits, "txnid_most_bits": body.txnid_most_bits}
+
+    def answer(_value: Any, error: ServerError | None, message: str) -> None:
+        told = {} if error is None else {"error": int(error), "message": message}
+        session.connection.answer(command("prepareTxnResponse", **ids, **told))
+
+    coordinators = session.services.coordinators
+    if coordinators is None or not session.services.checks:
+        answer(None, ServerError.NotAllowedError, NO_CHECKS)
+        return
+    txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
+    who, may = (session.principal, session.identity), session.superuser
+    coordinators.prepare(PrepareTxn(answer, txn_id, body.token, *who, may))
 
 
 def _refused(response: int, head: bytes, error: ServerError, message: str) -> bytes:
@@ -188,8 +261,10 @@ REQUESTS: Final[dict[int, TxnFrameHandler]] = {
     hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
     hot_txn.END_TXN: on_end_txn,
+    pb.BaseCommand.PREPARE_TXN: on_prepare_txn,
 }
 
 HANDLERS: Final[dict[int, TxnHandler]] = {
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
+    **CHECK_HANDLERS,
 }

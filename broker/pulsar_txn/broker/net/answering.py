@@ -25,6 +25,10 @@ class Answering(Protocol):
     def certificate(self) -> Mapping[str, Any] | None:
         """The certificate that the client showed, and TLS has checked; None for none."""
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what it is sent."""
+
     def know(self, client_version: str) -> None:
         """The client has said CONNECT."""
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import AskProducer, Effect, TellParticipant
 from pulsar_txn.ledger.protocols import LeasedLog, LeaseLost, Log, LogStore
-from pulsar_txn.tc.owners import Identity
+from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.owners import Identity, Owner
 from pulsar_txn.tc.requests import (
     AddParticipants,
+    Check,
+    CheckAnswered,
+    CheckOutcome,
     Coordinator,
     EndTxn,
     Goodbye,
+    GroupJoined,
+    GroupLeft,
     IsRegistered,
     NewTxn,
     ParticipantsDone,
+    PrepareTxn,
     Renew,
     Request,
     TakeOver,
@@ -28,6 +35,8 @@ from pulsar_txn.tc.requests import (
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, coordinator_of
 
+from .bound import BoundTransactions
+from .check_groups import CheckGroups, GroupKey
 from .host import Answer, MachineHost
 from .joint_end import JointEnd
 from .opening import Opening, coordinator_log_name
@@ -40,9 +49,9 @@ _TOLD_PER_TURN: Final = 256
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
-    `ask_producer` is called with each question to a check group.
     `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
-    metrics.
+    metrics. `ask_producer` hands a question to a member of a check group; `on_outcome` is called when a transaction is over.
+    `unanswered` counts transactions that were ended because nobody of their check group knew.
     """
 
     def __init__(
@@ -65,7 +74,9 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._told_at = 0
         self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
-        self.ask_producer: Callable[[AskProducer], None] = _ask_nobody
+        self.ask_producer: Callable[[AskProducer], None] = _nobody
+        self.on_outcome: Callable[[TxnId], None] = _nobody
+        self.unanswered = 0
 
     @property
     def telling(self) -> int:
@@ -92,6 +103,12 @@ class CoordinatorHost(MachineHost[Request, Any]):
             self._before_due()
         super().expire()
 
+    def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Transactions that their timeout has ended; a plug-in's records may not say why."""
+        causes = [getattr(record, "cause", Cause.TIMEOUT) for _, record in records]
+        self.unanswered += causes.count(Cause.UNANSWERED)
+        return causes.count(Cause.TIMEOUT)
+
     # ---- requests
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
@@ -108,11 +125,11 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     def perform(self, effect: Effect) -> None:
         """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
-        if type(effect) is AskProducer:
-            self.ask_producer(effect)
-            return
         if type(effect) is not TellParticipant:
-            super().perform(effect)
+            if type(effect) is AskProducer:
+                self.ask_producer(effect)
+            else:
+                super().perform(effect)
             return
         untold = self._untold
         untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
@@ -153,18 +170,23 @@ class CoordinatorHost(MachineHost[Request, Any]):
         """Count it, and forget what was registered."""
         self.ended[action] += 1
         self.registered_at.pop(txn_id, None)
+        self.on_outcome(txn_id)
 
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
         self.turn.observe(self.coordinator.newest_time_ms)
 
 
-def _ask_nobody(_effect: AskProducer) -> None:
-    """Without members nothing is asked, and none were told to the coordinator."""
+def _nobody(_what: object) -> None:
+    """Until its owner listens."""
 
 
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
     answer(None if error is not None else bool(value))
+
+
+def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:
+    """Nobody waits for it."""
 
 
 MakeHost: TypeAlias = Callable[
@@ -191,7 +213,8 @@ class Coordinators:
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
     `before_due` is called with a coordinator's number before what is due in it is carried out. `log_name`: where each decides.
     `make_host`: makes the host of one, where it is to be another kind of host.
-    `on_change` is called when a coordinator begins to serve (True), or stops for a failure (False).
+    `on_change` is called when a coordinator begins to serve (True), or stops for a failure (False). `max_check_groups`: see
+    `CheckGroups`.
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
     look it up again and repeat them. In a store that several processes share, each coordinator is here or in another one.
@@ -209,6 +232,7 @@ class Coordinators:
         log_name: Callable[[int], str] = coordinator_log_name,
         on_change: Callable[[int, bool], None] = lambda _tc_id, _serves: None,
         make_host: MakeHost | None = None,
+        max_check_groups: tuple[int, int] = (0, 0),
     ) -> None:
         self._factory = factory
         self._turn = turn
@@ -217,6 +241,8 @@ class Coordinators:
         self._on_change = on_change
         self._make_host = make_host or _plain_host
         self._count = 0
+        self.check_groups = CheckGroups(turn, self._tell_group, *max_check_groups)
+        self.bound = BoundTransactions(turn, self._disconnect)
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
         self._opening = Opening(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
 
@@ -261,14 +287,18 @@ class Coordinators:
         """What the process advertises that leads a coordinator elsewhere; None when nobody is known."""
         return self._opening.leader(tc_id)
 
+    def check_here(self, tc_id: int) -> None:
+        """Refusal TransactionCoordinatorNotFound unless the coordinator serves here."""
+        if self.ready(tc_id) is None or self.is_elsewhere(tc_id):
+            raise Refusal(ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
+
     async def connect(self, tc_id: int) -> None:
         """Wait until a coordinator serves (TC_CLIENT_CONNECT); not for one that may be elsewhere.
 
         Raises Refusal TransactionCoordinatorNotFound.
         """
         await self._opening.opened(tc_id)
-        if self.ready(tc_id) is None or self.is_elsewhere(tc_id):
-            raise Refusal(ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
+        self.check_here(tc_id)
 
     async def close(self) -> None:
         """Close all logs, and with them their leases. Raises LedgerError when one of them failed."""
@@ -290,17 +320,20 @@ class Coordinators:
         answer: Answer,
         incarnation: str | None = None,
         participants: tuple[Participant, ...] = (),
+        check: Check | None = None,
+        nonce: bytes = b"",
     ) -> None:
         """Open a transaction; the answer's value is its TxnId. `incarnation`: where coordinators give lanes.
 
-        `participants` are registered with it: of coordinators that are not asked whether somebody is (`knows`).
+        `participants` are registered with it: of coordinators that are not asked whether somebody is (`knows`). `check` and
+        `nonce`: for coordinators that check.
         """
         host = self._serving.get(tc_id)
         if host is None:
             self._refuse(tc_id, answer)
         else:
             host.looks = True
-            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation, participants))
+            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation, participants, check, nonce))
 
     def add(
         self,
@@ -340,6 +373,30 @@ class Coordinators:
         else:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
 
+    def end_as(self, request: EndTxn) -> None:
+        """End one transaction as the request says: with a token, at the decision, for a cause, several by one record."""
+        host = self._serving.get(request.txn_id.most)
+        if host is None:
+            self._refuse(request.txn_id.most, request.token)
+        else:
+            host.looks = True
+            host.submit(request, reserve=True)
+
+    def prepare(self, request: PrepareTxn) -> None:
+        """Let a transaction wait for its end; answered once that is durable. Of coordinators that check."""
+        host = self._serving.get(request.txn_id.most)
+        if host is None:
+            self._refuse(request.txn_id.most, request.token)
+        else:
+            host.looks = True
+            host.submit(request)
+
+    def check_answered(self, txn_id: TxnId, group: str, outcome: CheckOutcome, principal: str | None) -> None:
+        """A member of a check group has answered what it was asked."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            host.submit(CheckAnswered(txn_id, group, outcome, principal), reserve=True)
+
     def member(self, txn_id: TxnId, least: int) -> TxnId:
         """The transaction `least` of the coordinator of `txn_id`: with lanes, each has a `most` of its own while it lasts."""
         host = self._serving.get(txn_id.most) if txn_id.most & LANE_BIT else None
@@ -374,9 +431,7 @@ class Coordinators:
             self.end(member, action, principal, identity, over, superuser=superuser)
 
         decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
-        request = EndTxn(decided, txn_id, action, principal, identity, superuser, group, abort_others)
-        host.looks = True
-        host.submit(request, reserve=True)
+        self.end_as(EndTxn(decided, txn_id, action, principal, identity, superuser, group, abort_others))
 
     def take_over(
         self, tc_id: int, principal: str | None, identity: Identity, answer: Answer, incarnation: str | None = None
@@ -465,15 +520,37 @@ class Coordinators:
         due = None if self._before_due is None else partial(self._before_due, tc_id)
 
         def make(log: Log) -> CoordinatorHost:
-            return self._make_host(tc_id, machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
+            host = self._make_host(tc_id, machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
+            host.ask_producer = partial(self.check_groups.ask, tc_id)
+            host.on_outcome = self.bound.ended
+            return host
 
         return make
 
     def _serve(self, tc_id: int, host: CoordinatorHost) -> None:
         self._serving[tc_id] = host
+        self.check_groups.opened(tc_id)
+        self.bound.opened(tc_id)
         self._on_change(tc_id, True)
 
     def _failed(self, tc_id: int, error: Exception) -> None:
         host = self._serving.pop(tc_id, None)
         self._opening.failed(tc_id, host, error)
+        if self.is_shared:
+            self.bound.lost(tc_id)
         self._on_change(tc_id, False)
+
+    # ---- clients that are asked, and clients that go
+
+    def _tell_group(self, key: GroupKey, lives: bool) -> None:
+        host = self._serving.get(key.tc_id)
+        if host is not None:
+            host.looks = True
+            host.submit((GroupJoined if lives else GroupLeft)(key.group, key.principal))
+
+    def _disconnect(self, txn_id: TxnId, owner: Owner) -> bool:
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            return False
+        host.submit(EndTxn(_not_needed, txn_id, TxnAction.ABORT, *owner, cause=Cause.DISCONNECTED), reserve=True)
+        return True

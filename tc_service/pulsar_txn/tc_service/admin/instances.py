@@ -144,6 +144,8 @@ async def list_open(request: web.Request) -> web.StreamResponse:
 
 def _page(request: web.Request, after: str) -> str:
     start = f"&after={after}" if after else ""
+    if request.query.get("prepared", "").lower() == "true":
+        start += "&prepared=true"
     return f"{request.path}?limit={_size(request)}{start}"
 
 
@@ -211,7 +213,7 @@ def of_all(handler: Handler) -> Handler:
     async def ask(request: web.Request) -> web.StreamResponse:
         asked = _Asked(request)
         found = json.loads(_text(await handler(request)))
-        for each in (await asked.all(request.path)).values():
+        for each in (await asked.all(request.raw_path)).values():
             found += each
         return asked.note(web.json_response(found))
 

@@ -37,7 +37,7 @@ async def _of_service(service: CoordinatorService) -> AsyncIterator[Metric]:
     failed = service.storage_failure is not None
     yield gauge("pulsar_txn_ledger_failed", "1 when the storage failed.", none, failed)
     for part in (
-        of_coordinators(service.coordinators, none),
+        of_coordinators(service.coordinators, none, service.turn.clock.now_ms()),
         _of_decisions(service),
         _of_appends(service),
         _of_lanes(service),

@@ -11,6 +11,7 @@ from aiohttp import web
 from pulsar_txn.broker.serving import (
     COORDINATED,
     COORDINATOR_ROUTES,
+    ID_ROUTES,
     TURN,
     BrokerConfig,
     Coordinated,
@@ -19,11 +20,14 @@ from pulsar_txn.broker.serving import (
     Rules,
     abort_transaction,
     asker,
+    commit_transaction,
     coordinator_stats,
+    describe_id,
     errors,
     failed,
     guard,
     identify_askers,
+    list_ids,
     slow_transactions,
     transaction_metadata,
 )
@@ -56,7 +60,7 @@ def make_app(service: CoordinatorService) -> web.Application:
         is_operator=lambda _: asker().superuser,
         role=lambda _: asker().role,
     )
-    for routes in (_ROUTES, metrics.ROUTES, transactions.ROUTES, COORDINATOR_ROUTES):
+    for routes in (_ROUTES, metrics.ROUTES, transactions.ROUTES, COORDINATOR_ROUTES, ID_ROUTES):
         for method, path, handler in routes:
             app.router.add_route(method, path, _OF_INSTANCES.get(handler, handler), name=None)
     return app
@@ -107,11 +111,15 @@ def _rules(config: BrokerConfig) -> Rules:
     everybody: set[Handler] = {_health, _ready}
     if not config.authenticate_metrics_endpoint:
         everybody.add(metrics.show_metrics)
-    return Rules(operators={transactions.ends}, everybody=everybody, own={_OF_INSTANCES[abort_transaction]})
+    own = {_OF_INSTANCES[each] for each in (abort_transaction, commit_transaction)}
+    return Rules(operators={transactions.ends}, everybody=everybody, own=own)
 
 
 _OF_INSTANCES: Final[dict[Handler, Handler]] = {
     abort_transaction: led(abort_transaction, of_txn),
+    commit_transaction: led(commit_transaction, of_txn),
+    describe_id: of_all(describe_id),
+    list_ids: of_all(list_ids),
     transaction_metadata: led(transaction_metadata, of_txn),
     transactions.timeline: led(transactions.timeline, of_txn),
     transactions.clients: of_all(transactions.clients),

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_txn.broker.serving import COORDINATED, Routes, txn_id_of
+from pulsar_txn.broker.serving import COORDINATED, Routes, shown_beside, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
@@ -28,7 +28,7 @@ async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
             produced[participant.topic] = {}
         else:
             acked.setdefault(participant.topic, {})[participant.subscription] = {}
-    answer: dict[str, Any] = {
+    return {
         "txnId": f"({info.txn_id.most},{info.txn_id.least})",
         "status": info.status.name,
         "openTimestamp": info.start_time_ms,
@@ -36,12 +36,7 @@ async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
         "producedPartitions": produced,
         "ackedPartitions": acked,
         "participants": list(_participants(service, info)),
-    }
-    if info.principal is not None:
-        answer["owner"] = info.principal
-    if info.identity is not None:
-        answer |= {"transactionalId": info.identity[0], "epoch": info.identity[1]}
-    return answer
+    } | shown_beside(info)
 
 
 def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, Any]]:
@@ -49,7 +44,7 @@ def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, 
     for each in info.participants:
         cluster, participant = decode(each)
         answer: dict[str, Any] = place((cluster, participant))
-        if info.status is not TxnStatus.OPEN:
+        if info.status not in (TxnStatus.OPEN, TxnStatus.PREPARED):
             answer |= _end_at(service, info.txn_id, cluster, participant, told.get((cluster, participant)))
         yield answer
 

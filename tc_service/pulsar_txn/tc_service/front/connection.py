@@ -215,6 +215,11 @@ class FrontConnection(asyncio.Protocol):
     # ---- Answering
 
     @property
+    def writable(self) -> bool:
+        """Whether the client takes what it is sent."""
+        return self._writable
+
+    @property
     def certificate(self) -> Mapping[str, Any] | None:
         """The broker would not see it, so it proves nothing here."""
         return None

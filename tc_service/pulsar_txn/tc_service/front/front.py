@@ -46,6 +46,7 @@ class FrontServices:
     service_url_tls: str = ""
     sessions: set[Session] = attrs.field(factory=set)
     ends_groups: bool = TransactionCoordinator.ends_groups
+    checks: bool = False  # nobody there could be asked
 
     def __attrs_post_init__(self) -> None:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)

@@ -11,7 +11,15 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
-from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, identify, on_end_txn
+from pulsar_txn.broker.serving import (
+    CHECK_HANDLERS,
+    MAX_PARTICIPANTS,
+    REFUSALS,
+    Answer,
+    identify,
+    on_end_txn,
+    on_prepare_txn,
+)
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -39,6 +47,7 @@ def on_connect(session: Session, body: Any) -> None:
         raise MalformedFrame("CONNECT came a second time")
     if not session.introduction.let_in(session, body):
         return
+    session.answers_checks = body.feature_flags.supports_checks
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",
@@ -51,6 +60,7 @@ def on_connect(session: Session, body: Any) -> None:
             keeps_transaction_outcomes=session.services.config.transaction_outcome_retention_count > 0,
             supports_group_end=session.services.ends_groups,
             supports_clusters=True,
+            supports_checks=session.services.checks,
         ),
     )
 
@@ -210,6 +220,7 @@ REQUESTS: Final[dict[int, FrameHandler]] = {
     hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
     hot_txn.END_TXN: on_end,
+    pb.BaseCommand.PREPARE_TXN: on_prepare_txn,
 }
 
 COMMANDS: Final[dict[int, Handler]] = {
@@ -220,4 +231,5 @@ COMMANDS: Final[dict[int, Handler]] = {
     pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
     pb.BaseCommand.LOOKUP: on_lookup,
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
+    **CHECK_HANDLERS,
 }

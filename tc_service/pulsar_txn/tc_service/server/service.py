@@ -23,6 +23,7 @@ from pulsar_txn.broker.serving import (
     Turn,
     armed,
     authentication_of,
+    check_options,
     coordinator_log_name,
     watched_by,
 )
@@ -61,6 +62,7 @@ class CoordinatorService:
     """
 
     ends_groups = FencingCoordinator.ends_groups
+    checks = FencingCoordinator.checks
 
     def __init__(self, config: CoordinatorConfig, store: LogStore, clusters: Clusters, runtime: Runtime) -> None:
         self.config: BrokerConfig = config.serving()
@@ -102,6 +104,7 @@ class CoordinatorService:
             self._before_due,
             on_change=self._changed,
             make_host=watched_by(self.following.lanes.watch),
+            max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
         )
         wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
         self.take_overs: TakeOvers | None = TakeOvers(self.coordinators, wait_seconds)
@@ -153,6 +156,7 @@ class CoordinatorService:
         is_alone = self._shared is None
         await self._clients.drain(lambda: self._is_busy() and (is_alone or self.turn.runtime.monotonic() < hurry_at))
         self.turn.meter.stop()
+        self.coordinators.bound.stop()
         self._participants.close()
         await self._repeating.close()
         for each in self._all:
@@ -168,6 +172,8 @@ class CoordinatorService:
     def _send_away(self, tc_id: int) -> None:
         """Clients that are not served here any more have to show elsewhere that they live."""
         for session in [each for each in self.sessions if tc_id in each.coordinators]:
+            if session.bound is not None:
+                self.coordinators.bound.release(session.bound)
             session.connection.close()
 
     async def _part_with_clients(self) -> None:
@@ -215,6 +221,7 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
         tc_id,
         ids=LaneIds(lease_ms=config.transaction_client_lease_in_seconds * 1000),
         max_active_of_id=config.max_active_transactions_per_transactional_id,
+        **check_options(config),
         **_limits(config),
     )
 

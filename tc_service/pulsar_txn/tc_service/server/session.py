@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from pulsar_txn.broker.serving import (
     Answering,
     Authentication,
+    Bound,
     BrokerConfig,
     Coordinators,
+    GroupMember,
     Introduction,
     OpenedTransactions,
     TakeOvers,
     TransactionalIds,
     Turn,
+    leave,
 )
 
 from .clusters import Clusters
@@ -44,6 +47,10 @@ class Services(Protocol):
     @property
     def ends_groups(self) -> bool:
         """Whether the coordinators end several transactions by one record."""
+
+    @property
+    def checks(self) -> bool:
+        """Whether the coordinators ask check groups."""
 
 
 Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
@@ -80,6 +87,9 @@ class Session:
         self.coordinators: set[int] = set()
         """Those that it has connected to."""
         self.opened = OpenedTransactions()
+        self.answers_checks = False
+        self.member: GroupMember | None = None
+        self.bound: Bound | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -88,10 +98,16 @@ class Session:
         task.add_done_callback(self._tasks.discard)
 
     def writable_changed(self, *, writable: bool) -> None:
-        """Nothing is sent without a request."""
+        """It takes what it is asked, or does not."""
+        if self.member is not None:
+            self.services.coordinators.check_groups.writable_changed(self.member)
 
     def ended(self) -> None:
-        """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over."""
+        """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over.
+
+        Those that it opened to end with its connection are aborted.
+        """
+        leave(self)
         self.services.sessions.discard(self)
         self.introduction.ended()
         for task in self._tasks:

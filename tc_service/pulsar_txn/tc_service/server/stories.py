@@ -23,6 +23,7 @@ class Begun(NamedTuple):
     owner: Owner
     timeout_ms: int
     incarnation: str | None
+    check_group: str | None = None
 
 
 class Registered(NamedTuple):
@@ -30,6 +31,19 @@ class Registered(NamedTuple):
 
     at_ms: int
     participants: tuple[tuple[str, str | None], ...]
+
+
+class Checked(NamedTuple):
+    """Members of its check group were asked, so many times in all; the time is that of the last question."""
+
+    at_ms: int
+    times: int
+
+
+class Prepared(NamedTuple):
+    """It waits for its end as long as it takes."""
+
+    at_ms: int
 
 
 class Decided(NamedTuple):
@@ -55,7 +69,7 @@ class Done(NamedTuple):
     at_ms: int
 
 
-Event: TypeAlias = Begun | Registered | Decided | Told | Done
+Event: TypeAlias = Begun | Registered | Checked | Prepared | Decided | Told | Done
 Story: TypeAlias = list[Event]
 
 _OUTCOME: Final = {
@@ -128,13 +142,15 @@ def shown(story: Story) -> dict[str, Any]:
         answer |= {"transactionalId": identity[0], "epoch": identity[1]}
     if begun.incarnation is not None:
         answer["incarnation"] = begun.incarnation
+    if begun.check_group is not None:
+        answer["checkGroup"] = begun.check_group
     return answer
 
 
 def _state(story: Story) -> str:
     decided = next((event for event in story if isinstance(event, Decided)), None)
     if decided is None:
-        return "OPEN"
+        return "PREPARED" if any(isinstance(event, Prepared) for event in story) else "OPEN"
     is_done = any(isinstance(event, Done) for event in story)
     return {"commit": ("COMMITTING", "COMMITTED"), "abort": ("ABORTING", "ABORTED")}[outcome_word(decided.status)][is_done]
 
@@ -151,6 +167,10 @@ def _events(story: Story) -> Iterator[dict[str, Any]]:
                 yield {"at": event.at_ms, "event": "begun"}
             case Registered():
                 yield {"at": event.at_ms, "event": "registered", "participants": list(map(place, _named(event.participants)))}
+            case Checked():
+                yield {"at": event.at_ms, "event": "checked", "count": event.times}
+            case Prepared():
+                yield {"at": event.at_ms, "event": "prepared"}
             case Decided():
                 yield {
                     "at": event.at_ms,

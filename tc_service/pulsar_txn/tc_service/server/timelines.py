@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from pulsar_txn.broker.serving import Histogram
 from pulsar_txn.tc.ids import most_of_lane
-from pulsar_txn.tc.records import ADD_PARTITION, ADD_SUBSCRIPTION, NEW, UPDATE, Entry, Record
+from pulsar_txn.tc.records import ADD_PARTITION, ADD_SUBSCRIPTION, CHECKED, NEW, PREPARED, UPDATE, Entry, Record
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus, coordinator_of
 
 from .recent_ends import End, RecentEnds
-from .stories import Begun, Decided, Done, Registered, Story, Told, participants_of
+from .stories import Begun, Checked, Decided, Done, Prepared, Registered, Story, Told, participants_of
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -88,9 +88,14 @@ class Timeline:
         """See `CoordinatorWatch`."""
         self.recent.restore(data)
         for info in machine.transactions():
-            story: Story = [Begun(info.start_time_ms, info.txn_id, (info.principal, info.identity), info.timeout_ms, None)]
+            owner = (info.principal, info.identity)
+            story: Story = [Begun(info.start_time_ms, info.txn_id, owner, info.timeout_ms, None, info.check_group)]
             if info.participants:
                 story.append(Registered(0, tuple((each.topic, each.subscription) for each in info.participants)))
+            if info.check_count:
+                story.append(Checked(0, info.check_count))
+            if info.prepared:
+                story.append(Prepared(0))
             if info.status in _DECISIONS:
                 story.append(Decided(0, info.status, None))
             self._stories[info.txn_id.least] = story
@@ -106,14 +111,33 @@ class Timeline:
                 self._moved(further, record)
         elif operation == NEW:
             most = self._tc_id if record.lane is None else most_of_lane(self._tc_id, record.lane)
-            txn_id = _new(TxnId, (most, least))
-            begun = (record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation)
+            txn_id, extras = _new(TxnId, (most, least)), record.extras
+            group = None if extras is None else extras.group
+            begun = (record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation, group)
             self._stories[least] = [_new(Begun, begun)]
         elif operation in (ADD_PARTITION, ADD_SUBSCRIPTION):
             story = self._stories.get(least)
             if story is not None:
                 named = (*zip(record.partitions, repeat(None)), *record.subscriptions)
                 story.append(_new(Registered, (record.modified_ms, named)))
+        elif operation == CHECKED:
+            for each in (least, *record.group):
+                self._checked(each, record.modified_ms)
+        elif operation == PREPARED:
+            story = self._stories.get(least)
+            if story is not None:
+                story.append(Prepared(record.modified_ms))
+
+    def _checked(self, least: int, at_ms: int) -> None:
+        """One event for all questions: a prepared transaction may be asked for during months."""
+        story = self._stories.get(least)
+        if story is None:
+            return
+        for at, event in enumerate(story):
+            if type(event) is Checked:
+                story[at] = Checked(at_ms, event.times + 1)
+                return
+        story.append(Checked(at_ms, 1))
 
     def _moved(self, least: int, record: Entry) -> None:
         story = self._stories.get(least)

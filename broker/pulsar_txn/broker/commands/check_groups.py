@@ -1,0 +1,80 @@
+"""TXN_GROUP, TXN_CHECK and its response: members of check groups say what became of transactions.
+
+Nothing of it goes to a client that did not announce `supports_checks` in CONNECT.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from pulsar_txn.broker.txn.check_groups import GroupKey
+from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.tc.requests import CheckOutcome
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import TxnId, coordinator_of, signed64
+
+from .coordinating import TxnHandler, TxnSession
+from .group_member import GroupMember
+
+_logger = logging.getLogger(__name__)
+
+MAX_GROUP_LENGTH: Final = 256
+NO_CHECKS: Final = (
+    "this server's coordinator plug-in asks no check groups and prepares nothing; set "
+    "transactionMetadataStoreProviderClassName=fencing"
+)
+
+
+def on_txn_group(session: TxnSession, body: Any) -> None:
+    """TXN_GROUP: join a check group at one coordinator, or leave it; for the life of the connection. Refusal."""
+    coordinators = _coordinators(session)
+    if not session.answers_checks:
+        text = "a client that joins a check group has to announce supports_checks in CONNECT"
+        raise Refusal(ServerError.NotAllowedError, text)
+    if not body.group.strip() or len(body.group) > MAX_GROUP_LENGTH:
+        text = f"the name of a check group has 1 to {MAX_GROUP_LENGTH} characters that are not all blank"
+        raise Refusal(ServerError.NotAllowedError, text)
+    key = GroupKey(body.tc_id, session.principal, body.group)
+    if body.leave:
+        if session.member is not None:
+            coordinators.check_groups.leave(key, session.member)
+    else:
+        coordinators.check_here(body.tc_id)
+        session.member = session.member or GroupMember(session.connection)
+        coordinators.check_groups.join(key, session.member)
+    session.connection.write_command("success", request_id=body.request_id)
+
+
+def on_txn_check_response(session: TxnSession, body: Any) -> None:
+    """TXN_CHECK_RESPONSE: there is no answer. One that nobody asked this client for, or not any more, changes nothing."""
+    coordinators, member = session.services.coordinators, session.member
+    txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
+    asked = None if member is None else member.questions.get(txn_id)
+    key = GroupKey(coordinator_of(txn_id.most), session.principal, body.group)
+    if coordinators is None or member is None or asked != body.group or key not in member.groups:
+        if coordinators is not None:
+            coordinators.check_groups.answered["refused"] += 1
+        _logger.debug("%s answers for %s, which it was not asked for", session.connection.peer, txn_id)
+        return
+    del member.questions[txn_id]
+    outcome = CheckOutcome(body.outcome)
+    coordinators.check_groups.answered[outcome.name.lower()] += 1
+    coordinators.check_answered(txn_id, body.group, outcome, session.principal)
+
+
+def _coordinators(session: TxnSession) -> Coordinators:
+    coordinators = session.services.coordinators
+    if coordinators is None:
+        text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
+        raise Refusal(ServerError.NotAllowedError, text)
+    if not session.services.checks:
+        raise Refusal(ServerError.NotAllowedError, NO_CHECKS)
+    return coordinators
+
+
+HANDLERS: Final[dict[int, TxnHandler]] = {
+    pb.BaseCommand.TXN_GROUP: on_txn_group,
+    pb.BaseCommand.TXN_CHECK_RESPONSE: on_txn_check_response,
+}

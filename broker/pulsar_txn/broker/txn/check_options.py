@@ -1,0 +1,35 @@
+"""The keys of the configuration that say when check groups are asked, as options of a coordinator that checks."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class CheckKeys(Protocol):
+    """The part of a configuration that this needs."""
+
+    @property
+    def transaction_check_after_in_seconds(self) -> int:
+        """The age at which an open transaction is asked for first, where it does not say so itself."""
+
+    @property
+    def transaction_check_interval_in_seconds(self) -> int:
+        """Between two questions about one transaction."""
+
+    @property
+    def transaction_check_max(self) -> int:
+        """How many questions there are about one transaction."""
+
+    @property
+    def transaction_check_policy(self) -> str:
+        """What becomes of it after the last one: `abort`, `commit` or `keep`."""
+
+
+def check_options(config: CheckKeys) -> dict[str, Any]:
+    """What a coordinator plug-in with `checks` is made with."""
+    return {
+        "check_after_ms": config.transaction_check_after_in_seconds * 1000,
+        "check_interval_ms": config.transaction_check_interval_in_seconds * 1000,
+        "max_checks": config.transaction_check_max,
+        "check_policy": config.transaction_check_policy,
+    }
