@@ -8,7 +8,7 @@ import pytest
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc import NewTxn
+from pulsar_txn.tc import LaneIds, NewTxn
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
@@ -29,6 +29,16 @@ def test_they_are_as_if_they_had_been_added(participants: tuple[Participant, ...
     together.confirm()
     told = [each.participant for each in together.released if type(each) is TellParticipant]
     assert sorted(told, key=str) == sorted(set(participants), key=str)
+
+
+def test_in_a_lane_topics_and_subscriptions_are_registered_by_one_record_that_a_restart_reads() -> None:
+    host = TcHost(ids=LaneIds())
+    txn_id = host.new(participants=(TOPIC, SUBSCRIPTION, OTHER))
+    assert len(host.log) == 2
+    host.confirm()
+    host.crash()
+    assert [host.tc.is_registered(txn_id, each) for each in (TOPIC, SUBSCRIPTION, OTHER)] == [True] * 3
+    host.tc.check_invariants()
 
 
 @pytest.mark.parametrize("identity", [None, ("id", 1)])

@@ -357,6 +357,8 @@ class TransactionCoordinator:
         added += sum(PARTICIPANT_BYTES + len(topic) for topic in topics)
         added += sum(PARTICIPANT_BYTES + len(topic) + len(name) for topic, name in pairs)
         self._limits.check_first(self._state, len(topics) + len(pairs), added)
+        if topics and pairs and self._lanes is not None:  # a log that only we read
+            return ((LOG, records.add_both(least, topics, tuple(pairs), now_ms, least)),)
         found: _Records = ((LOG, records.add_partitions(least, topics, now_ms, least)),) if topics else ()
         return (*found, (LOG, records.add_subscriptions(least, tuple(pairs), now_ms, least))) if pairs else found
 

@@ -175,16 +175,17 @@ class Lanes:
     def opened(self, lane: int, least: int, owner: Owner, incarnation: str | None, now_ms: int) -> TxnId | None:
         """A NEW record names a lane: the id of its transaction, None where the table opens none."""
         before = self.kept.get(lane)
-        state, is_fresh = self.state(lane), lane >= self.next_lane
+        state, is_fresh = self.state(lane) if before is None else before.state, lane >= self.next_lane
         holder = Holder(owner, incarnation)
         act, to = LANE_TRANSITIONS[state, LaneEvent.ONCE if incarnation is None else LaneEvent.NEW][:2]
         if act is not WRITE or to is None or (state is Lane.IDLE and before is not None and before.holder != holder):
             return None
         if is_fresh:
             self.next_lane = lane + 1
-        if before is not None:
-            self._leave(lane, before)
-        self._enter(lane, Held(to, holder, least))
+        if before is None:
+            self._enter(lane, Held(to, holder, least))
+        else:
+            self._change(lane, before, Held(to, before.holder if before.holder == holder else holder, least))
         if incarnation is not None:
             self.leases.heard((owner[0], incarnation), now_ms)
         return TxnId(most_of_lane(self.tc_id, lane), least)
@@ -216,14 +217,34 @@ class Lanes:
             return
         act, to, _ = LANE_TRANSITIONS[held.state, event]
         if act is WRITE and to is not None:
-            self._leave(lane, held)
-            if to is Lane.RETIRED:
-                del self.kept[lane]
+            if to is not Lane.RETIRED:
+                self._change(lane, held, Held(to, held.holder, held.least))
+                if to in _BOUND:
+                    return
             else:
-                self._enter(lane, Held(to, held.holder, held.least))
+                self._leave(lane, held)
+                del self.kept[lane]
             principal, incarnation = held.holder.owner[0], held.holder.incarnation
             if incarnation is not None and (principal, incarnation) not in self._bound:
                 self.leases.forget((principal, incarnation))
+
+    def _change(self, lane: int, before: Held, after: Held) -> None:
+        """Keep a lane in another state, which is mostly one with the same living holder: then little follows from it."""
+        old, new, holder = before.state, after.state, after.holder
+        if before.holder is not holder or holder.incarnation is None or old not in _BOUND or new not in _BOUND:
+            self._leave(lane, before)
+            self._enter(lane, after)
+            return
+        self.kept[lane] = after
+        alive = (holder.owner[0], holder.incarnation)
+        if old is Lane.IDLE:
+            _take_out(self._idle, holder, lane)
+        elif old is Lane.OPEN:
+            _take_out(self._open, alive, lane)
+        if new is Lane.IDLE:
+            self._idle.setdefault(holder, {})[lane] = None
+        elif new is Lane.OPEN:
+            self._open.setdefault(alive, {})[lane] = None
 
     def _enter(self, lane: int, held: Held) -> None:
         """Keep a lane, and note what follows from it."""

@@ -133,6 +133,16 @@ def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], no
     )
 
 
+def add_both(
+    least: int, topics: Collection[str], subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int
+) -> Entry:
+    """Register topic partitions and (topic, subscription) pairs by one record, which a stock coordinator would not read."""
+    return _new(
+        Entry,
+        (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, subscriptions, 0, 0, ANYBODY, None, (), None, None, 0, None),
+    )
+
+
 def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int, cause: int = 0) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
     return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None, cause, None))
