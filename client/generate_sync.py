@@ -133,7 +133,7 @@ BODIES = {
     "Client.create_producer": "return Producer(self._loop, *self._opening.producer(topic, schema, {options}))",
     "Client.transactional_producer": "made, producer = transactional_over(\n"
     "            self._loop,\n            self._inner,\n"
-    "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency),\n            check,\n"
+    "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare),\n            check,\n"
     "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
     "        return TransactionalProducer(self._loop, made, producer)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"

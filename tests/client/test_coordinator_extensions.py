@@ -1,6 +1,7 @@
 """What a client asks only of coordinators that can do it: groups, nonces, early answers; and one transaction at a time."""
 
 import asyncio
+import re
 
 import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
@@ -15,6 +16,7 @@ from pulsar_txn.client.errors import (
     TransactionalIdUnsupported,
     TransactionFenced,
     TransactionOperationFailed,
+    TransactionsDisabled,
     TransactionStateError,
     TransactionTimedOut,
 )
@@ -331,15 +333,25 @@ async def test_a_broker_that_cannot_answer_early_leaves_the_transaction_as_it_wa
 # --- one transaction at a time, and the transactional id -------------------------------------------------------------------
 
 
+def refused_begin(_pipe, body):
+    return command("newTxnResponse", request_id=body.request_id, error=22, message="no")
+
+
 @pytest.mark.seed_rows("B16")
 async def test_a_second_transaction_before_the_end_of_the_first_is_a_mistake_for_a_client_with_one_at_a_time(broker):
     async with fake_client(broker, one_transaction_at_a_time=True) as client:
         first = await client.begin_transaction()
         with pytest.raises(TransactionStateError, match="one transaction at a time"):
             await client.begin_transaction()
-        with pytest.raises(TransactionStateError, match=str(first.id).replace("(", r"\(").replace(")", r"\)")):
-            client.transaction()
+        with pytest.raises(TransactionStateError, match=re.escape(str(first.id))):
+            async with client.transaction():
+                pytest.fail("the block was entered")
         await first.commit()
+        client.transaction()  # was never entered
+        broker.on["newTxn"] = refused_begin
+        with pytest.raises(TransactionsDisabled):
+            await client.begin_transaction()
+        del broker.on["newTxn"]
         async with client.transaction():
             with pytest.raises(TransactionStateError):
                 await client.begin_transaction()

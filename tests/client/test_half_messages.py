@@ -192,7 +192,38 @@ async def test_a_rollback_that_could_not_be_said_is_left_to_the_check(broker, ca
     broker.on["endTxn"] = lambda _pipe, _body: SILENCE
     async with fake_client(broker, operation_timeout=0.2) as client, await half_producer(client) as producer:
         assert await producer.send_in_transaction(b"x", execute=lambda _half: ROLLBACK) is ROLLBACK
-    assert "could not be rolled back" in caplog.text
+    assert "ROLLBACK was executed" in caplog.text
+
+
+async def test_a_commit_of_prepared_messages_that_could_not_be_sent_is_left_to_the_check(broker, caplog):
+    async def execute(_half):
+        broker.refuses = True
+        broker.pipe.cut()
+        await broker.until(lambda: not broker.pipe.is_open)
+        return COMMIT
+
+    async with fake_client(broker, operation_timeout=0.2) as client, await half_producer(client, prepare=True) as producer:
+        assert await producer.send_in_transaction(b"x", execute=execute) is COMMIT
+    assert "COMMIT was executed" in caplog.text
+    assert ends(broker) == []
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK, UNKNOWN])
+async def test_half_messages_may_be_prepared_before_execute(broker, outcome):
+    seen = []
+
+    def execute(half):
+        assert half.txn.state is TransactionState.PREPARED
+        seen.append(half.token)
+        return outcome
+
+    async with fake_client(broker) as client, await half_producer(client, prepare=True) as producer:
+        assert await producer.send_in_transaction(b"x", execute=execute) is outcome
+        broker.on["prepareTxn"] = refused("prepareTxnResponse", 21, "no")
+        with pytest.raises(InvalidTransactionStatus):
+            await producer.send_in_transaction(b"x", execute=execute)
+    (token,) = seen
+    assert token.secret == broker.all("prepareTxn")[0].token
 
 
 # --- what goes along ------------------------------------------------------------------------------------------------
@@ -398,7 +429,9 @@ def test_a_blocking_execute_is_not_called_when_a_half_message_was_not_stored(bro
 
 
 def test_blocking_producers_share_a_group_that_was_joined(broker):
+    seen = []
     with blocking_client(broker) as client, client.join_check_group("shop", says_unknown) as group:
-        with client.transactional_producer("orders", check=group) as producer:
-            assert producer.send_in_transaction(b"x", execute=lambda _half: COMMIT) is COMMIT
+        with client.transactional_producer("orders", check=group, prepare=True) as producer:
+            assert producer.send_in_transaction(b"x", execute=lambda half: seen.append(half.token) or COMMIT) is COMMIT
+        assert seen[0].secret == broker.all("prepareTxn")[0].token
         assert group.coordinators == 1

@@ -258,6 +258,7 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: None = None,
         **options: Unpack[ProducerOptionsDict],
     ) -> AsyncTransactionalProducer[bytes]: ...
@@ -272,6 +273,7 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: Schema[T],
         **options: Unpack[ProducerOptionsDict],
     ) -> AsyncTransactionalProducer[T]: ...
@@ -285,6 +287,7 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: Schema[Any] | None = None,
         **options: Unpack[ProducerOptionsDict],
     ) -> AsyncTransactionalProducer[Any]:
@@ -294,11 +297,13 @@ class AsyncClient(BeginsTransactions):
         several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
         All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
         question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
-        whatever the group says; a coordinator gives up asking earlier. Other arguments as for `create_producer`.
+        whatever the group says; a coordinator gives up asking earlier. With `prepare` neither does: each transaction is
+        prepared before `execute`, which takes a request more, and its group is asked for ever; see `txn.prepare()`. Other
+        arguments as for `create_producer`.
 
         Raises as `create_producer` and `join_check_group`. If cancelled, nothing remains.
         """
-        terms = HalfTerms(group, check, check_after, timeout, concurrency)
+        terms = HalfTerms(group, check, check_after, timeout, concurrency, prepare)
         producer = await self.create_producer(topic, schema=schema, **options)
         return await transactional(self, producer, terms)
 

@@ -36,7 +36,9 @@ from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import LocalOutcome, check_group_name, checked, data_of
 from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.questions import Check
+from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -77,12 +79,14 @@ class HalfSent:
     """What `execute` is given: the half messages are stored, and no reader sees them.
 
     `txn` is their transaction. What `execute` sends or acknowledges in it belongs to the unit too; it must wait for that.
-    `message_ids` are in the order of the messages. `data` is what a check of this transaction would be given.
+    `message_ids` are in the order of the messages. `data` is what a check of this transaction would be given. `token`: that
+    of the prepared transaction, of a producer with `prepare=True`; then nothing more is sent in it.
     """
 
     txn: Any
     message_ids: tuple[MessageId, ...]
     data: bytes
+    token: PreparedToken | None = None
 
     @property
     def txn_id(self) -> TxnId:
@@ -104,6 +108,7 @@ class HalfTerms:
     after: float | timedelta | None
     timeout: float | timedelta
     concurrency: int
+    prepare: bool = False
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.check, AsyncCheckGroup) != (self.group is None):
@@ -131,6 +136,7 @@ class Halves:
         self.group = group
         self._core = core
         self._topic = topic
+        self.prepares = terms.prepare
         self._options = terms.options()
         self._after = terms.after
 
@@ -147,7 +153,9 @@ class Halves:
     def begin(self, data: bytes) -> AsyncTransaction:
         """The transaction of one call; its first send opens it. Raises as `AsyncClient.begin_transaction`."""
         what = checked(self.group.name, data, self._after)
-        return AsyncTransaction(self._core.new_transaction(attrs.evolve(self._options, checked=what)))
+        txn = AsyncTransaction(self._core.new_transaction(attrs.evolve(self._options, checked=what)))
+        txn.inside.begin()
+        return txn
 
     async def give_back(self, txn: AsyncTransaction, error: BaseException) -> None:
         """A half message could not be stored: nothing of it is to be seen, and nothing was executed."""
@@ -192,9 +200,10 @@ class Halves:
                 raise
             logger.warning("%s; its group will say commit, which was executed", error, extra=extra)
         except PulsarError as error:
-            if outcome is LocalOutcome.COMMIT:
+            if outcome is LocalOutcome.COMMIT and txn.state is not TransactionState.PREPARED:
                 raise
-            logger.warning("transaction %s could not be rolled back, which its group will say: %s", txn.id, error, extra=extra)
+            text = "transaction %s could not be ended (%s), which its group will do: %s was executed"
+            logger.warning(text, txn.id, error, outcome.name, extra=extra)
         return outcome
 
 
@@ -274,11 +283,12 @@ class AsyncTransactionalProducer(Generic[T]):
         try:
             sends = [(each.producer or self._producer).send(each.value, txn=txn, **each.options()) for each in messages]
             message_ids = tuple(await asyncio.gather(*sends))
+            token = await txn.prepare() if self._halves.prepares else None
         except BaseException as error:
             await self._halves.give_back(txn, error)
             raise
         try:
-            result = execute(HalfSent(txn, message_ids, what))
+            result = execute(HalfSent(txn, message_ids, what, token))
             outcome: object = await result if inspect.isawaitable(result) else result
         except BaseException as error:
             await self._halves.leave(txn, error)

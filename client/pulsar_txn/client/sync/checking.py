@@ -110,12 +110,13 @@ class HalfSending:
         twin = self._twin_of(txn)
         try:
             message_ids = self._send_all(messages, twin)
+            token = twin.prepare() if self._halves.prepares else None
         except BaseException as error:
             raised = error
             self._loop.run(lambda: self._halves.give_back(txn, raised))
             raise
         try:
-            outcome = not_awaitable(execute(HalfSent(twin, message_ids, what)), execute)
+            outcome = not_awaitable(execute(HalfSent(twin, message_ids, what, token)), execute)
         except BaseException as error:
             raised = error
             self._loop.run(lambda: self._halves.leave(txn, raised))

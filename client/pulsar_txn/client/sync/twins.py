@@ -1038,8 +1038,8 @@ class Coordinator(Twin[AsyncCoordinator]):
         which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
         first operation raises FeatureUnsupported where the coordinator lacks one of these.
 
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
-        TransactionStateError when the client has one transaction at a time and that has not ended.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration; entering
+        it raises TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         return ManagedTransaction(
             self._loop,
@@ -1267,6 +1267,7 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: None = None,
         **options: Unpack[ProducerOptionsDict],
     ) -> TransactionalProducer[bytes]: ...
@@ -1281,6 +1282,7 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: Schema[T],
         **options: Unpack[ProducerOptionsDict],
     ) -> TransactionalProducer[T]: ...
@@ -1294,6 +1296,7 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        prepare: bool = False,
         schema: Schema[Any] | None = None,
         **options: Unpack[ProducerOptionsDict],
     ) -> TransactionalProducer[Any]:
@@ -1303,14 +1306,16 @@ class Client(Twin[AsyncClient]):
         several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
         All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
         question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
-        whatever the group says; a coordinator gives up asking earlier. Other arguments as for `create_producer`.
+        whatever the group says; a coordinator gives up asking earlier. With `prepare` neither does: each transaction is
+        prepared before `execute`, which takes a request more, and its group is asked for ever; see `txn.prepare()`. Other
+        arguments as for `create_producer`.
 
         Raises as `create_producer` and `join_check_group`.
         """
         made, producer = transactional_over(
             self._loop,
             self._inner,
-            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency),
+            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare),
             check,
             lambda: self.create_producer(topic, schema=schema, **options),
         )
@@ -1578,8 +1583,8 @@ class Client(Twin[AsyncClient]):
         which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
         first operation raises FeatureUnsupported where the coordinator lacks one of these.
 
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
-        TransactionStateError when the client has one transaction at a time and that has not ended.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration; entering
+        it raises TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         return ManagedTransaction(
             self._loop,

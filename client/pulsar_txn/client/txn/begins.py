@@ -62,8 +62,8 @@ class BeginsTransactions:
         which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
         first operation raises FeatureUnsupported where the coordinator lacks one of these.
 
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
-        TransactionStateError when the client has one transaction at a time and that has not ended.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration; entering
+        it raises TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         unit = self._transactions.new(
             TransactionOptions(
@@ -109,6 +109,7 @@ class BeginsTransactions:
                 checked=checked(check_group, check_data, check_after, abort_on_disconnect=abort_on_disconnect),
             )
         )
+        unit.begin()
         if eager:
             await open_now(unit)
         return AsyncTransaction(unit)

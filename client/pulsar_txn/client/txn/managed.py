@@ -28,7 +28,7 @@ from types import TracebackType
 from pulsar_txn.client._checks import LEAST_SECONDS, no_transaction
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.txn.ambient import Surroundings
-from pulsar_txn.client.txn.ending import ABORT_WAIT_SECONDS
+from pulsar_txn.client.txn.deciding import ABORT_WAIT_SECONDS
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.life import FINAL
 from pulsar_txn.client.txn.stats import TransactionState
@@ -58,6 +58,7 @@ class AsyncManagedTransaction:
         """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
         if self._entered:
             raise TransactionStateError("client.transaction() can be entered once", hint="call client.transaction() again")
+        self._unit.begin()
         self._entered = True
         if self._eager:
             await open_now(self._unit)
@@ -147,4 +148,7 @@ async def open_now(unit: Unit) -> None:
         await unit.opening.open()
     except asyncio.CancelledError:
         unit.ending.abandon()
+        raise
+    except BaseException:
+        unit.begun = False
         raise

@@ -59,7 +59,8 @@ async def commit_together(
             raise InvalidConfiguration(
                 f"transaction {each} has another coordinator than {txn_id}", hint="begin all of them with one transactional id"
             )
-    unit.ending.group, unit.ending.aborts_others = group, abort_rest
+    decision = unit.ending.decision
+    decision.group, decision.aborts_others = group, abort_rest
     try:
         await txn.commit()
     except TransactionAborted:

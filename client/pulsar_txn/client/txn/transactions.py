@@ -60,13 +60,8 @@ class Transactions:
         return not self._left_open and not any(core.resources() for core in self.members)
 
     def new(self, options: TransactionOptions, txn_id: TxnId | None = None, prepared: PreparedToken | None = None) -> Unit:
-        """A transaction that is not open yet; with an id or a token, one that was begun elsewhere.
-
-        AlreadyClosed; TransactionStateError for a second one of a client that has one at a time.
-        """
+        """A transaction that is not open yet; with an id or a token, one that was begun elsewhere. AlreadyClosed."""
         self.core.check_open()
-        if txn_id is None and prepared is None:
-            self._check_alone()
         unit = Unit(
             self.core,
             self.coordinators,
@@ -80,6 +75,7 @@ class Transactions:
             empty=self._empty,
             check_here=self.core.check_here,
             others=self.members,
+            admit=self._check_alone,
         )
         self._units.add(unit)
         unit.when_ended(lambda _outcome: self._forget(unit))

@@ -71,10 +71,14 @@ class Unit:
         empty: EmptyCommits | None = None,
         check_here: Callable[[], None] = lambda: None,
         others: Collection[object] = (),
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
         self.check_here = check_here
         """Raises WrongEventLoop outside of the event loop of its client."""
         self.life = Life(options, monotonic, txn_id if prepared is None else prepared.txn_id, prepared)
+        self.begun = False
+        """Whether the program has begun it, and has not been told that this failed."""
+        self._admit = admit
         self._core = core
         self._coordinators = coordinators
         self._others = others  # cores of further clients, whose producers and consumers take part
@@ -140,7 +144,12 @@ class Unit:
     def is_begun_here(self) -> bool:
         """Whether this client has to end it before it begins another one, when it has one at a time."""
         life = self.life
-        return not life.attached and (life.usable or life.state is TransactionState.PREPARING or self.ending.is_under_way)
+        return self.begun and (life.usable or life.state is TransactionState.PREPARING or self.ending.is_under_way)
+
+    def begin(self) -> None:
+        """The program begins it. TransactionStateError when the client has one at a time, and that has not ended."""
+        self._admit()
+        self.begun = True
 
     def belongs_to(self, core: object) -> bool:
         """Whether producers and consumers of the client with this core may take part."""
@@ -217,7 +226,7 @@ class Unit:
         """Have its commit answered at the decision. FeatureUnsupported where its coordinator cannot do that."""
         if self.life.id is not None:
             await self._coordinators.needs_checks(self.life.id, "commit(visible=False)")
-        self.ending.visible = False
+        self.ending.decision.visible = False
 
     # --- looking at it ------------------------------------------------------------------------------------------------
 
@@ -247,7 +256,13 @@ class Unit:
 
     def _phases(self) -> Phases:
         work = self._operations
-        seconds = (self.opening.seconds, self._registrar.seconds, work.seconds_busy, work.seconds_waited, self.ending.seconds)
+        seconds = (
+            self.opening.seconds,
+            self._registrar.seconds,
+            work.seconds_busy,
+            work.seconds_waited,
+            self.ending.decision.seconds,
+        )
         return Phases(*(each * 1000 for each in seconds))
 
     def __repr__(self) -> str:
