@@ -120,6 +120,7 @@ _NAMES_OF_MODULES = {
     "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError CutTooLarge "
     "FeatureUnsupported ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
     "LocalProtocolError MemoryBufferIsFull MessageTooLarge MessagesMissing MetadataError NotAllowedError OperationTimeout "
+    "OutOfOrderSequence "
     "PersistenceError ProducerBlockedQuotaExceededError ProducerBlockedQuotaExceededException ProducerBusy "
     "ProducerFenced ProducerQueueFull ProtocolError PulsarError RemoteProtocolError SchemaMismatch ServiceNotReady "
     "SubscriptionNotFound TooManyRequests TopicNotFound TopicTerminatedError TransactionAborted TransactionConflict "
