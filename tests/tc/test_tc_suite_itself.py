@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
-from pulsar_txn.ledger.machine import AwaitOutcome, Outcome, Reply, Step
-from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, TransactionCoordinator
+from pulsar_txn.ledger.machine import AskProducer, AwaitOutcome, Outcome, Reply, Step
+from pulsar_txn.tc import (
+    AddParticipants,
+    CheckAnswered,
+    EndTxn,
+    GroupJoined,
+    GroupLeft,
+    NewTxn,
+    PrepareTxn,
+    TransactionCoordinator,
+)
 from pulsar_txn.tc.testing import TransactionCoordinatorSuite
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position
@@ -55,6 +65,77 @@ class ForgetsEndsUnderWay(TransactionCoordinator):
         return Step()
 
 
+class AsksBeforeItsCountIsDurable(TransactionCoordinator):
+    def expire(self, now_ms: int) -> Step[Any]:
+        step = super().expire(now_ms)
+        asks = bool(step.effects) and isinstance(step.effects[0], AskProducer)
+        return Step((), step.effects, (*step.records, *step.trailing)) if asks else step
+
+
+class AsksNobody(TransactionCoordinator):
+    def expire(self, now_ms: int) -> Step[Any]:
+        step = super().expire(now_ms)
+        return Step(step.records, tuple([each for each in step.effects if not isinstance(each, AskProducer)]), step.trailing)
+
+
+class KnowsNoPrincipalsOfGroups(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        if isinstance(request, GroupJoined | GroupLeft | CheckAnswered):
+            request = attrs.evolve(request, principal="anna")
+        return super().decide(request, now_ms)
+
+
+class AsksGroupsThatHaveLeft(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        return Step() if isinstance(request, GroupLeft) else super().decide(request, now_ms)
+
+
+class HearsNoAnswers(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        return Step() if isinstance(request, CheckAnswered) else super().decide(request, now_ms)
+
+
+class CountsNoQuestions(TransactionCoordinator):
+    def apply(self, log: str, position: Position, record: Any) -> None:
+        super().apply(log, position, record)
+        for txn in self._state.transactions.values():
+            if txn.extras is not None:
+                txn.extras = txn.extras._replace(check_count=0)
+
+
+class PreparesNothing(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        return Step((), (Reply(request.token),)) if isinstance(request, PrepareTxn) else super().decide(request, now_ms)
+
+
+class ShowsPreparedTransactionsToAnyToken(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        if isinstance(request, EndTxn) and request.prepared_token:
+            request = attrs.evolve(request, superuser=True)
+        return super().decide(request, now_ms)
+
+
+class KnowsNoTokens(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        if isinstance(request, EndTxn):
+            request = attrs.evolve(request, prepared_token=b"")
+        return super().decide(request, now_ms)
+
+
+class OpensTwiceForANonce(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        if isinstance(request, NewTxn):
+            request = attrs.evolve(request, nonce=b"")
+        return super().decide(request, now_ms)
+
+
+class AnswersNoEndByItsDecision(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        if isinstance(request, EndTxn):
+            request = attrs.evolve(request, at_decision=False)
+        return super().decide(request, now_ms)
+
+
 class NeverTimesOut(TransactionCoordinator):
     def deadline(self) -> int | None:
         return None
@@ -88,12 +169,12 @@ class GivesIdsAgain(TransactionCoordinator):
             self._state.next_id = self.transactions()[0].txn_id.least + 1
 
 
-def broken(factory: Any) -> list[str]:
-    """The promises that a coordinator breaks."""
+def broken(factory: Any, only: str = "") -> list[str]:
+    """The promises that a coordinator breaks, of all or of one."""
     suite = type("Suite", (TransactionCoordinatorSuite,), {"factory": factory})()
     found = []
     for name in dir(suite):
-        if name.startswith("test_"):
+        if name.startswith("test_" + only):
             try:
                 getattr(suite, name)()
             except Exception:  # noqa: BLE001 - whatever it is, it was noticed
@@ -119,6 +200,37 @@ def broken(factory: Any) -> list[str]:
 )
 def test_the_suite_notices(factory: Any) -> None:
     assert broken(factory)
+
+
+@pytest.mark.parametrize(
+    ("factory", "promise"),
+    [
+        (AsksBeforeItsCountIsDurable, "a_living_member_is_asked_after_the_count_is_durable"),
+        (AsksNobody, "a_living_member_is_asked_after_the_count_is_durable"),
+        (KnowsNoPrincipalsOfGroups, "nobody_else_is_asked_and_who_comes_later_is_asked_at_once"),
+        (AsksGroupsThatHaveLeft, "nobody_else_is_asked_and_who_comes_later_is_asked_at_once"),
+        (HearsNoAnswers, "an_answer_decides_once"),
+        (KnowsNoPrincipalsOfGroups, "an_answer_decides_once"),
+        (CountsNoQuestions, "questions_are_counted_across_crashes_and_come_to_an_end"),
+        (PreparesNothing, "what_is_prepared_waits_whatever_happens"),
+        (PreparesNothing, "a_prepare_is_durable_before_its_answer_and_repeats_itself"),
+        (ShowsPreparedTransactionsToAnyToken, "who_shows_the_token_ends_it_and_repeats_that"),
+        (KnowsNoTokens, "who_shows_the_token_ends_it_and_repeats_that"),
+        (PreparesNothing, "what_is_prepared_is_asked_for_without_an_end"),
+        (OpensTwiceForANonce, "a_nonce_opens_once"),
+        (AnswersNoEndByItsDecision, "an_end_may_be_answered_by_its_decision"),
+    ],
+)
+def test_the_suite_notices_about_checks(factory: Any, promise: str) -> None:
+    assert broken(factory, promise) == [f"test_{promise}"]
+
+
+class KnowsNothingOfChecks(KnowsNoTokens, OpensTwiceForANonce, AnswersNoEndByItsDecision, PreparesNothing):
+    checks = False
+
+
+def test_the_suite_asks_a_coordinator_that_does_not_say_checks_for_none_of_that() -> None:
+    assert broken(KnowsNothingOfChecks) == []
 
 
 def test_the_suite_finds_nothing_in_our_coordinator() -> None:

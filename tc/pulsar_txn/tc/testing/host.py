@@ -13,11 +13,23 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Skin
-from pulsar_txn.ledger.machine import Effect, Step, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, Step, TellParticipant
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.tc.owners import Identity
-from pulsar_txn.tc.requests import AddParticipants, Coordinator, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import (
+    AddParticipants,
+    CheckAnswered,
+    Coordinator,
+    EndTxn,
+    GroupJoined,
+    GroupLeft,
+    IsRegistered,
+    NewTxn,
+    ParticipantsDone,
+    PrepareTxn,
+    Request,
+)
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
 
@@ -32,7 +44,8 @@ class HostedCoordinator:
     """A coordinator of `factory` with its log.
 
     `answers`: what was answered, by token; a refusal is its code. `told`: every TellParticipant that was released, in order.
-    `ended`: the outcomes that were carried out. `entries`: its log, trimmed entries included. `on_record` is called after every
+    `asked`: every question to a check group that was released. `ended`: the outcomes that were carried out. `entries`: its log,
+    trimmed entries included. `on_record` is called after every
     record that is applied. Requests return their token. `given`: the ids of this life and of earlier ones, by `least`.
     """
 
@@ -42,6 +55,7 @@ class HostedCoordinator:
         self.now_ms = now_ms
         self.answers: dict[int, Any] = {}
         self.told: list[TellParticipant] = []
+        self.asked: list[AskProducer] = []
         self.ended: dict[TxnId, TxnAction] = {}
         self.given: dict[int, TxnId] = {}
         self.last_in: dict[int, TxnId] = {}
@@ -60,13 +74,15 @@ class HostedCoordinator:
 
     # ---- requests
 
-    def new(self, timeout_ms: int = 60_000, principal: str | None = None, identity: Identity | None = None) -> int:
-        """Open a transaction."""
-        return self._ask(NewTxn(self._token(), timeout_ms, principal, identity))
+    def new(self, timeout_ms: int = 60_000, principal: str | None = None, identity: Identity | None = None, **more: Any) -> int:
+        """Open a transaction. `more`: further fields of NewTxn."""
+        return self._ask(NewTxn(self._token(), timeout_ms, principal, identity, **more))
 
-    def opened(self, timeout_ms: int = 60_000, principal: str | None = None, identity: Identity | None = None) -> TxnId:
+    def opened(
+        self, timeout_ms: int = 60_000, principal: str | None = None, identity: Identity | None = None, **more: Any
+    ) -> TxnId:
         """Open a transaction, durably; gives its id."""
-        token = self.new(timeout_ms, principal, identity)
+        token = self.new(timeout_ms, principal, identity, **more)
         self.confirm()
         txn_id = self.answers[token]
         assert isinstance(txn_id, TxnId), f"NEW_TXN is answered {txn_id!r}"
@@ -76,9 +92,19 @@ class HostedCoordinator:
         """Register participants."""
         return self._ask(AddParticipants(self._token(), txn_id, participants, principal, superuser=superuser))
 
-    def end(self, txn_id: TxnId, action: TxnAction, principal: str | None = None, *, superuser: bool = False) -> int:
-        """Commit or abort."""
-        return self._ask(EndTxn(self._token(), txn_id, action, principal, superuser=superuser))
+    def end(
+        self, txn_id: TxnId, action: TxnAction, principal: str | None = None, *, superuser: bool = False, **more: Any
+    ) -> int:
+        """Commit or abort. `more`: further fields of EndTxn."""
+        return self._ask(EndTxn(self._token(), txn_id, action, principal, superuser=superuser, **more))
+
+    def prepare(self, txn_id: TxnId, prepared_token: bytes, principal: str | None = None) -> int:
+        """Prepare."""
+        return self._ask(PrepareTxn(self._token(), txn_id, prepared_token, principal))
+
+    def tell(self, fact: GroupJoined | GroupLeft | CheckAnswered) -> None:
+        """Something about a check group that nobody waits for an answer to."""
+        self._host.submit(self._seen.asked(fact))
 
     def asks(self, txn_id: TxnId, participant: Participant) -> int:
         """A participant asks whether the transaction is open with it."""
@@ -97,6 +123,14 @@ class HostedCoordinator:
         self._host.expire()
         due = self.machine.deadline()
         assert due is None or due > self.now_ms, "H6: expire leaves its deadline in the past for ever"
+
+    def advance_to_question(self) -> list[AskProducer]:
+        """Let time pass to the next deadline, durably; the questions that were released there."""
+        due, before = self.machine.deadline(), len(self.asked)
+        if due is not None:
+            self.advance(max(0, due - self.now_ms))
+            self.confirm()
+        return self.asked[before:]
 
     def confirm(self, count: int | None = None) -> None:
         """The first `count` entries are durable (None: all); what waited for them is released."""
@@ -151,7 +185,7 @@ class HostedCoordinator:
             self.given[value.least] = value
             if has_lane(value.most):
                 before = self.last_in.get(value.most)
-                assert before is None or before in self.ended, f"{value} is given while {before} has not ended"
+                assert before in (None, value) or before in self.ended, f"{value} is given while {before} has not ended"
                 self.last_in[value.most] = value
 
 
@@ -191,7 +225,10 @@ class _CoordinatorSkin(Skin):
         self._host = host
 
     def perform(self, effect: Effect) -> None:
-        """Tell a participant; it is the only effect of a coordinator that a host does not carry out itself."""
+        """Tell a participant, or ask a check group: the effects of a coordinator that a host does not carry out itself."""
+        if isinstance(effect, AskProducer):
+            self._host.asked.append(effect)
+            return
         assert isinstance(effect, TellParticipant), f"not an effect of a coordinator: {effect}"
         host = self._host
         outcomes = {tell.action for tell in host.told if tell.txn_id == effect.txn_id} | {effect.action}

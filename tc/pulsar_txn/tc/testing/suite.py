@@ -3,21 +3,23 @@
 The suite does not accept: an id that is given twice, an answer before what it promises is durable, a participant that hears of
 an outcome before the decision is durable, two outcomes of one transaction, a participant that is added after the decision, an
 outcome that is told to a stranger, a transaction that outlives its timeout, and a restart, at any record, with or without a
-snapshot, that leads anywhere else.
+snapshot, that leads anywhere else. Of a plug-in that says `checks` (see
+`requests.Coordinator`) it asks for what is promised in `checks` as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Step
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.tc.ids import has_lane
-from pulsar_txn.tc.requests import EndTxn
+from pulsar_txn.tc.requests import Check, EndTxn, GroupJoined
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, coordinator_of
 
+from . import checks
 from .host import TC_ID, Factory, HostedCoordinator
 
 COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
@@ -260,6 +262,38 @@ class TransactionCoordinatorSuite:
         host.opened()
         assert host.crashed().machine.newest_time_ms >= host.now_ms
 
+    # ---- check groups, prepared transactions, nonces: of a plug-in that says `checks`
+
+    def test_a_living_member_is_asked_after_the_count_is_durable(self) -> None:
+        self._if_it_checks(checks.a_living_member_is_asked_after_the_count_is_durable)
+
+    def test_nobody_else_is_asked_and_who_comes_later_is_asked_at_once(self) -> None:
+        self._if_it_checks(checks.nobody_else_is_asked_and_who_comes_later_is_asked_at_once)
+
+    def test_an_answer_decides_once(self) -> None:
+        self._if_it_checks(checks.an_answer_decides_once)
+
+    def test_questions_are_counted_across_crashes_and_come_to_an_end(self) -> None:
+        self._if_it_checks(checks.questions_are_counted_across_crashes_and_come_to_an_end)
+
+    def test_what_is_prepared_waits_whatever_happens(self) -> None:
+        self._if_it_checks(checks.what_is_prepared_waits_whatever_happens)
+
+    def test_a_prepare_is_durable_before_its_answer_and_repeats_itself(self) -> None:
+        self._if_it_checks(checks.a_prepare_is_durable_before_its_answer_and_repeats_itself)
+
+    def test_who_shows_the_token_ends_it_and_repeats_that(self) -> None:
+        self._if_it_checks(checks.who_shows_the_token_ends_it_and_repeats_that)
+
+    def test_what_is_prepared_is_asked_for_without_an_end(self) -> None:
+        self._if_it_checks(checks.what_is_prepared_is_asked_for_without_an_end)
+
+    def test_a_nonce_opens_once(self) -> None:
+        self._if_it_checks(checks.a_nonce_opens_once)
+
+    def test_an_end_may_be_answered_by_its_decision(self) -> None:
+        self._if_it_checks(checks.an_end_may_be_answered_by_its_decision)
+
     # ---- restarts
 
     def test_what_was_answered_holds_after_a_crash(self) -> None:
@@ -323,6 +357,10 @@ class TransactionCoordinatorSuite:
 
     # ----
 
+    def _if_it_checks(self, promise: Callable[[Callable[[], HostedCoordinator]], None]) -> None:
+        if getattr(self.host().machine, "checks", False):
+            promise(self.host)
+
     def _in_state(self, host: HostedCoordinator, state: str, principal: str | None = None) -> TxnId:
         txn_id = host.opened(principal=principal)
         host.add(txn_id, TOPIC, principal=principal)
@@ -347,7 +385,19 @@ class TransactionCoordinatorSuite:
                 if state != "open":
                     decided[txn_id] = COMMIT if state.startswith("commit") else ABORT
                 host.advance(7)
+        if getattr(host.machine, "checks", False):
+            self._write_checks(host)
         return decided
+
+    def _write_checks(self, host: HostedCoordinator) -> None:
+        """A transaction that is asked for, and one that waits for whoever has its token."""
+        host.tell(GroupJoined("group"))
+        prepared = host.opened(nonce=b"once")
+        host.add(prepared, TOPIC)
+        host.prepare(prepared, b"token")
+        checked = host.opened(10**6, check=Check("group"))
+        host.add(checked, TOPIC)
+        host.advance_to_question()
 
     def _crashes(self) -> Iterator[tuple[HostedCoordinator, int, list[Snapshot]]]:
         """Every prefix of a history: its host, how many entries are kept, and the snapshots that the disk may hold."""
@@ -364,7 +414,7 @@ def _observe(host: HostedCoordinator) -> tuple[object, ...]:
     host.confirm()
     machine = host.machine
     seen: list[tuple[object, ...]] = []
-    for least in range(13):
+    for least in range(15):
         txn_id = host.given.get(least, TxnId(TC_ID, least))
         seen.append((machine.is_registered(txn_id, TOPIC), machine.is_registered(txn_id, OTHER)))
         for action in TxnAction:
