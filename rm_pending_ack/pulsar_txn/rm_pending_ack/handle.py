@@ -20,7 +20,7 @@ from pulsar_txn.rm_pending_ack.conflicts import (
 )
 from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, Held, bytes_of
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
-from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
+from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
     AckCumulative,
     AckIndividual,
@@ -158,7 +158,12 @@ class PendingAckHandle:
             "Ready" if self._ready else "Initializing",
             sum(len(coordinator.open) for coordinator in coordinators.values()),
             {most: known.low_watermark for most, known in coordinators.items() if known.low_watermark >= 0},
+            None if self._state.last_committed == NO_TXN else self._state.last_committed,
         )
+
+    def first_holder(self) -> TxnId | None:
+        """The open transaction whose acknowledgements begin first in the topic; None: no open one holds any."""
+        return self._state.first_holder()
 
     def position_state(self, position: Position, batch_index: int = -1) -> str:
         """`PendingAck`, `MarkDelete` or `NotInPendingAck`. A `batch_index` of -1 asks for the entry: any part counts."""

@@ -68,7 +68,7 @@ class LogPosition(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
 
 class PendingAckSnapshot(_message.Message):
-    __slots__ = ("format_version", "applied", "last", "coordinators", "settled")
+    __slots__ = ("format_version", "applied", "last", "coordinators", "settled", "last_committed_least_bits", "last_committed_most_bits")
     class Held(_message.Message):
         __slots__ = ("least_bits", "first", "individual", "cumulative")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -113,9 +113,13 @@ class PendingAckSnapshot(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     applied: int
     last: LogPosition
     coordinators: _containers.RepeatedCompositeFieldContainer[PendingAckSnapshot.Coordinator]
     settled: _containers.RepeatedCompositeFieldContainer[PendingAckSnapshot.Settled]
-    def __init__(self, format_version: _Optional[int] = ..., applied: _Optional[int] = ..., last: _Optional[_Union[LogPosition, _Mapping[str, object]]] = ..., coordinators: _Optional[_Iterable[_Union[PendingAckSnapshot.Coordinator, _Mapping[str, object]]]] = ..., settled: _Optional[_Iterable[_Union[PendingAckSnapshot.Settled, _Mapping[str, object]]]] = ...) -> None: ...
+    last_committed_least_bits: int
+    last_committed_most_bits: int
+    def __init__(self, format_version: _Optional[int] = ..., applied: _Optional[int] = ..., last: _Optional[_Union[LogPosition, _Mapping[str, object]]] = ..., coordinators: _Optional[_Iterable[_Union[PendingAckSnapshot.Coordinator, _Mapping[str, object]]]] = ..., settled: _Optional[_Iterable[_Union[PendingAckSnapshot.Settled, _Mapping[str, object]]]] = ..., last_committed_least_bits: _Optional[int] = ..., last_committed_most_bits: _Optional[int] = ...) -> None: ...

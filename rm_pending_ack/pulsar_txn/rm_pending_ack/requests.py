@@ -129,6 +129,8 @@ class PendingAckStats:
     state: str
     ongoing_txn_size: int
     low_watermarks: dict[int, int]
+    last_committed_txn: TxnId | None = None
+    """Committed last of those that acknowledged something here (Kafka's design keeps it as the last commit of a group)."""
 
 
 class PendingAck(Machine[Request, Any], Protocol):
@@ -146,6 +148,12 @@ class PendingAck(Machine[Request, Any], Protocol):
 
     def stats(self) -> PendingAckStats:
         """Counters at this moment."""
+
+    def first_holder(self) -> TxnId | None:
+        """Of the open transactions that hold acknowledgements, the one whose acks begin first in the topic.
+
+        None: there is no such transaction, so the place of the cursor does not depend on any outcome.
+        """
 
     def position_state(self, position: Position, batch_index: int = -1) -> str:
         """`PendingAck`, `MarkDelete` or `NotInPendingAck`, as Pulsar's positionStatsInPendingAck."""

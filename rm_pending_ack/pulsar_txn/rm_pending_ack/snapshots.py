@@ -41,14 +41,18 @@ _Walk: TypeAlias = tuple[int, int, Iterator[list[tuple[int, HeldImage]]], Iterat
 class _Slices:
     """Collects elements into slices. `put` says how many items came, and gives the slice when it is full."""
 
-    def __init__(self, applied: int, last: Position) -> None:
-        self._applied = applied
-        self._last = last
+    def __init__(self, state: PendingState) -> None:
+        self._applied = state.applied
+        self._last = state.last
+        self._last_committed = state.last_committed
         self._count = 0
         self.part = self._fresh()
 
     def _fresh(self) -> pb.PendingAckSnapshot:
-        return pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=self._applied, last=_place(self._last))
+        part = pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=self._applied, last=_place(self._last))
+        if self._last_committed != NO_TXN:
+            part.last_committed_most_bits, part.last_committed_least_bits = self._last_committed
+        return part
 
     def coordinator(self, most: int, low_watermark: int) -> pb.PendingAckSnapshot.Coordinator:
         """The element of a coordinator in the present slice."""
@@ -76,7 +80,7 @@ def write_slices(state: PendingState) -> Iterator[bytes]:
         (most, known.low_watermark, known.open.moment().groups(), known.ended.moment().groups())
         for most, known in state.coordinators.items()
     ]
-    return _write(_Slices(state.applied, state.last), walks, tuple(state.settled))
+    return _write(_Slices(state), walks, tuple(state.settled))
 
 
 def _write(slices: _Slices, walks: Sequence[_Walk], settled: Sequence[Settled]) -> Iterator[bytes]:
@@ -147,6 +151,8 @@ def read_slice(state: PendingState, data: bytes) -> None:
         _get_coordinator(state, source)
     for settled in snapshot.settled:
         _get_settled(state, settled)
+    if snapshot.HasField("last_committed_least_bits"):
+        state.last_committed = TxnId(snapshot.last_committed_most_bits, snapshot.last_committed_least_bits)
     state.applied = snapshot.applied
     state.last = _position(snapshot.last)
 

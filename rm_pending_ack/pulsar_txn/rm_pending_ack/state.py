@@ -16,7 +16,7 @@ from pulsar_txn.rm_pending_ack.held import Coordinator, Held, Items, Lowest, Set
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.transitions import ABORTED, COMMITTED, TRANSITIONS, Event, State
-from pulsar_txn.wire.ids import EARLIEST, Position, TxnAction, TxnId, full_ack_set
+from pulsar_txn.wire.ids import EARLIEST, LATEST, Position, TxnAction, TxnId, full_ack_set
 
 _END_READ: Final = {Op.COMMIT: Event.COMMIT_READ, Op.ABORT: Event.ABORT_READ}
 
@@ -33,6 +33,7 @@ class PendingState:
         self.settled: deque[Settled] = deque()
         self.settled_cumulative: AckItem | None = None
         self.sequence = 0
+        self.last_committed = NO_TXN  # of those that acknowledged something
         self.applied = 0
         self.last: Position = EARLIEST
         self._holders: dict[Position, tuple[Held, ...]] = {}  # some may be over, or hold nothing there any more
@@ -64,6 +65,10 @@ class PendingState:
         """All open transactions."""
         for coordinator in self.coordinators.values():
             yield from coordinator.open.values()
+
+    def first_holder(self) -> TxnId | None:
+        """The open transaction whose acks begin first in the topic; a cumulative ack begins at the cursor's place."""
+        return next(self.lowest.upto(LATEST), None) if self.slot is None else self.slot.txn_id
 
     def holders(self, position: Position) -> list[Held]:
         """The open transactions that hold something of an entry individually."""
@@ -166,6 +171,7 @@ class PendingState:
     def _commit(self, held: Held, position: Position) -> None:
         self._over(held)
         if held.items or held.cumulative:
+            self.last_committed = held.txn_id
             sequence, size = self.sequence + 1, held.bytes
             self.settle(Settled(sequence, position, held.first, held.txn_id, held.items, held.cumulative, size))
 

@@ -458,6 +458,35 @@ def transaction_that_ended_is_shut_out(host: Subscription) -> None:
 
 
 @_check
+def open_acks_and_the_last_commit_are_told(host: Subscription) -> None:
+    """While an open transaction holds acks its id is told; the last one that was committed with acks is remembered."""
+
+    def told(holder: TxnId | None, last: TxnId | None) -> None:
+        for again in (False, True):
+            if again:
+                host.confirm()
+                host.crash(len(host.entries), len(host.changes))
+            promise(host.machine.first_holder() == holder, f"{holder} holds acks, and its id is told")
+            promise(host.machine.stats().last_committed_txn == last, f"{last} was committed last, and is remembered")
+
+    told(None, None)
+    _succeeds(host, ack(SECOND, whole(3)))
+    told(SECOND, None)
+    _succeeds(host, ack(FIRST, indexes(1, 2)))
+    told(FIRST, None)
+    _succeeds(host, commit(FIRST))
+    told(SECOND, FIRST)
+    _succeeds(host, ack_up_to(SECOND, whole(2)), abort(SECOND))
+    told(None, FIRST)
+    _succeeds(host, commit(TxnId(0, 3)))
+    told(None, FIRST)
+    _succeeds(host, ack(TxnId(1, 1), whole(4)), ack_up_to(TxnId(0, 4), whole(2)))
+    told(TxnId(0, 4), FIRST)
+    _succeeds(host, commit(TxnId(1, 1)))
+    told(TxnId(0, 4), TxnId(1, 1))
+
+
+@_check
 def low_watermark_aborts_what_is_stale(host: Subscription) -> None:
     """All transactions at or below it, not the one that is ending, and none of another coordinator."""
     stale, other, ending = TxnId(0, 3), TxnId(1, 1), TxnId(0, 9)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.commands.services import AnyTopic
+from pulsar_txn.broker.topics.committed_position import committed_position
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnId
@@ -133,9 +134,28 @@ async def pending_ack_stats(request: web.Request) -> web.Response:
     if handle is None:
         return web.json_response(_with_marks(request, {"state": "None", "ongoingTxnSize": 0}, {}))
     stats = handle.stats()
-    return web.json_response(
-        _with_marks(request, {"state": stats.state, "ongoingTxnSize": stats.ongoing_txn_size}, stats.low_watermarks)
-    )
+    answer: dict[str, Any] = {"state": stats.state, "ongoingTxnSize": stats.ongoing_txn_size}
+    if stats.last_committed_txn is not None:
+        answer["lastCommittedTransaction"] = str(stats.last_committed_txn)
+    return web.json_response(_with_marks(request, answer, stats.low_watermarks))
+
+
+async def committed(request: web.Request) -> web.Response:
+    """GET (ours): the committed position of one subscription.
+
+    With `requireStable=true` 409, and the transaction, while an open transaction holds acknowledgements of it.
+    """
+    subscription = await existing_subscription(request)
+    found = await committed_position(subscription)
+    if found.unstable is not None and flag(request, "requireStable"):
+        text = f"transaction {found.unstable} holds acknowledgements of {subscription.name!r} on {subscription.topic.name}"
+        answer: dict[str, Any] = {"reason": f"{text}; ask again when it has ended", "transaction": str(found.unstable)}
+        return web.json_response(answer, status=409)
+    answer = {"position": text_of(found.position), "stable": found.unstable is None}
+    for name, txn_id in (("lastCommittedTransaction", found.last_committed), ("openTransaction", found.unstable)):
+        if txn_id is not None:
+            answer[name] = str(txn_id)
+    return web.json_response(answer)
 
 
 async def in_pending_ack_stats(request: web.Request) -> web.Response:
@@ -180,6 +200,7 @@ ROUTES: Routes = [
     ("GET", f"{BASE}/transactionBufferInternalStats/{_TOPIC}", buffer_internal_stats),
     ("GET", f"{BASE}/transactionInBufferStats/{_TOPIC}/{{most}}/{{least}}", in_buffer_stats),
     ("GET", f"{BASE}/pendingAckStats/{_TOPIC}/{{subscription}}", pending_ack_stats),
+    ("GET", f"{BASE}/committedPosition/{_TOPIC}/{{subscription}}", committed),
     ("GET", f"{BASE}/pendingAckInternalStats/{_TOPIC}/{{subscription}}", pending_ack_internal_stats),
     ("GET", f"{BASE}/transactionInPendingAckStats/{_TOPIC}/{{subscription}}/{{most}}/{{least}}", in_pending_ack_stats),
     ("GET", f"{BASE}/positionStatsInPendingAck/{_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", position_stats),

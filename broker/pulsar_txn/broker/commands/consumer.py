@@ -1,4 +1,4 @@
-"""SUBSCRIBE, UNSUBSCRIBE, SEEK, REDELIVER, GET_LAST_MESSAGE_ID, CLOSE_CONSUMER, CONSUMER_STATS."""
+"""SUBSCRIBE, UNSUBSCRIBE, SEEK, REDELIVER, GET_LAST_MESSAGE_ID, GET_COMMITTED_POSITION, CLOSE_CONSUMER, CONSUMER_STATS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.base.limits import MAX_ACK_IDS
 from pulsar_txn.broker.dispatch.consumers import Consumer
+from pulsar_txn.broker.topics.committed_position import committed_position
 from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER, KIND_NAMES, Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -246,6 +247,24 @@ def _place(position: Position) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]))
 
 
+async def on_get_committed_position(session: Session, body: Any) -> None:
+    """GET_COMMITTED_POSITION (ours, ADR 47): where the subscription is for good, and which transaction may move it."""
+    subscription = _consumer(session, body).subscription
+    if not isinstance(subscription, Subscription):
+        raise Refusal(ServerError.NotAllowedError, "a subscription of a non-persistent topic has no position")
+    found = await committed_position(subscription)
+    ids = {"last_committed": found.last_committed, "unstable": found.unstable}
+    fields = {
+        f"{name}_{half}_bits": getattr(txn_id, half) for name, txn_id in ids.items() if txn_id for half in ("most", "least")
+    }
+    session.connection.write_command(
+        "getCommittedPositionResponse",
+        request_id=body.request_id,
+        position=_place(found.position),
+        **{name: unsigned64(value) for name, value in fields.items()},
+    )
+
+
 def on_consumer_stats(session: Session, body: Any) -> None:
     """CONSUMER_STATS of one consumer."""
     consumer = _consumer(session, body)
@@ -270,4 +289,5 @@ HANDLERS: Final[dict[int, Handler]] = {
     pb.BaseCommand.CONSUMER_STATS: on_consumer_stats,
     pb.BaseCommand.SEEK: on_seek,
     pb.BaseCommand.GET_LAST_MESSAGE_ID: on_get_last_message_id,
+    pb.BaseCommand.GET_COMMITTED_POSITION: on_get_committed_position,
 }

@@ -60,6 +60,11 @@ class PendingAckHost(MachineHost[Request, Any]):
         """Whether somebody waits for an answer of this host, or a large transaction is still carried out."""
         return bool(self._large) or super().is_busy
 
+    @property
+    def moves_entries(self) -> bool:
+        """Whether a large transaction is still carried out."""
+        return bool(self._large)
+
     def perform(self, effect: Effect) -> None:
         """Move the cursor, or deliver again."""
         if type(effect) is MoveCursor:
