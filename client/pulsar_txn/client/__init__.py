@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.net.failover import AutoClusterFailover as AutoClusterFailover
     from pulsar_txn.client.net.oauth2 import OAuth2Authentication as OAuth2Authentication
     from pulsar_txn.client.receive.batch import AsyncTransactionalBatch as AsyncTransactionalBatch
+    from pulsar_txn.client.receive.committed import CommittedPosition as CommittedPosition
     from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncConsumer
     from pulsar_txn.client.receive.cuts.position import CutPosition as CutPosition
     from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader as AsyncConsistentReader
@@ -120,8 +121,8 @@ _NAMES_OF_MODULES = {
     "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError CutTooLarge "
     "FeatureUnsupported ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
     "LocalProtocolError MemoryBufferIsFull MessageTooLarge MessagesMissing MetadataError NotAllowedError OperationTimeout "
-    "OutOfOrderSequence "
-    "PersistenceError ProducerBlockedQuotaExceededError ProducerBlockedQuotaExceededException ProducerBusy "
+    "OutOfOrderSequence PersistenceError PositionUnstable ProducerBlockedQuotaExceededError "
+    "ProducerBlockedQuotaExceededException ProducerBusy "
     "ProducerFenced ProducerQueueFull ProtocolError PulsarError RemoteProtocolError SchemaMismatch ServiceNotReady "
     "SubscriptionNotFound TooManyRequests TopicNotFound TopicTerminatedError TransactionAborted TransactionConflict "
     "TransactionError TransactionFenced TransactionNotFound TransactionOperationFailed TransactionStateError "
@@ -132,6 +133,7 @@ _NAMES_OF_MODULES = {
     "client.net.failover": "AutoClusterFailover",
     "client.net.oauth2": "OAuth2Authentication",
     "client.receive.batch": "AsyncTransactionalBatch",
+    "client.receive.committed": "CommittedPosition",
     "client.receive.consumer": "AsyncConsumer",
     "client.receive.cuts.position": "CutPosition",
     "client.receive.cuts.reader": "AsyncConsistentReader Cut",

@@ -41,6 +41,7 @@ PulsarError
 │   └── NotAllowedError
 │       └── OutOfOrderSequence
 ├── TransactionError
+│   ├── PositionUnstable
 │   ├── TransactionAborted
 │   │   ├── TransactionConflict
 │   │   ├── TransactionOperationFailed
@@ -382,6 +383,13 @@ class OutOfOrderSequence(NotAllowedError):
 
 class TransactionError(PulsarError):
     """An error of a transaction; see the classes below it."""
+
+
+class PositionUnstable(TransactionError):
+    """The committed position was asked for, and the open transaction `txn_id` holds acknowledgements that may move it."""
+
+    retriable = True
+    default_hint = "ask again when the transaction has ended, or use require_stable=False"
 
 
 class TransactionAborted(TransactionError):

@@ -13,6 +13,7 @@ from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.resource_stats import ConsumerStats
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatchBlock
+from pulsar_txn.client.receive.committed import CommittedPosition
 from pulsar_txn.client.receive.inside import Inside
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
@@ -368,6 +369,21 @@ class AsyncConsumer(Generic[T]):
         parts = list(self.inside.parts)
         answers = await asyncio.gather(*(part.place.last_message_id() for part in parts))
         return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
+
+    async def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
+        """Where the subscription is for good, by topic partition, as Kafka's `committed` and its `require_stable`.
+
+        Raises PositionUnstable, with the transaction's id, while an open transaction holds acknowledgements of one of them;
+        with `require_stable=False` the position is told that the subscription has if that transaction aborts. A commit that was
+        answered always counts. Acknowledgements outside transactions count when they are answered.
+
+        A stock broker does not know `require_stable` (NotAllowedError) and tells no transactions. Raises also the broker's
+        error, ConnectionLost, OperationTimeout. Safe to cancel.
+        """
+        self.inside.check_open()
+        parts = list(self.inside.parts)
+        answers = await asyncio.gather(*(part.place.committed(require_stable=require_stable) for part in parts))
+        return {part.topic: answer for part, answer in zip(parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
         """Whether `receive` would find a stored message at this moment.

@@ -12,6 +12,7 @@ from typing import Any
 
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.net.connection import Connection
+from pulsar_txn.client.receive.committed import CommittedPosition, ask_committed
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Source
 from pulsar_txn.client.receive.options import InitialPosition
@@ -148,6 +149,10 @@ class Seeking:
         if not answer.HasField("consumer_mark_delete_position"):
             return last, None
         return last, message_id_of(answer.consumer_mark_delete_position, self._line.partition)
+
+    async def committed(self, *, require_stable: bool) -> CommittedPosition:
+        """The subscription's committed position here; see `Consumer.committed`."""
+        return await ask_committed(self._line, require_stable=require_stable)
 
     async def has_more(self) -> bool:
         """Whether there is a message after what was handed out, or after the start."""

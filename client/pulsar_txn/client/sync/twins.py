@@ -23,6 +23,7 @@ from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
+from pulsar_txn.client.receive.committed import CommittedPosition
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.cuts.position import CutPosition
 from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader, Cut
@@ -696,6 +697,18 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
     def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
         return self._loop.run(self._inner.get_last_message_ids)
+
+    def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
+        """Where the subscription is for good, by topic partition, as Kafka's `committed` and its `require_stable`.
+
+        Raises PositionUnstable, with the transaction's id, while an open transaction holds acknowledgements of one of them;
+        with `require_stable=False` the position is told that the subscription has if that transaction aborts. A commit that was
+        answered always counts. Acknowledgements outside transactions count when they are answered.
+
+        A stock broker does not know `require_stable` (NotAllowedError) and tells no transactions. Raises also the broker's
+        error, ConnectionLost, OperationTimeout.
+        """
+        return self._loop.run(lambda: self._inner.committed(require_stable=require_stable))
 
     def has_message_available(self) -> bool:
         """Whether `receive` would find a stored message at this moment.
