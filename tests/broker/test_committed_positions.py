@@ -133,9 +133,10 @@ async def test_a_commit_that_is_not_durable_yet_is_waited_for(bench: Any, client
         assert handle.first_holder() is None or not bench.store.confirm()
     question = asyncio.create_task(asked(client))
     await client.settle()
-    assert not question.done()
+    early = question.done()
     bench.store.auto_confirm = True
     bench.store.confirm()
+    assert not early
     assert await question == (messages[0].position, txn, None)
     await client.answer(ending)
 
