@@ -174,6 +174,21 @@ def test_a_new_record_with_a_group_or_a_nonce_has_the_bytes_of_protobuf(
     written(tc_id, records.new_transaction(least, 5, now_ms, owner, extras), version, **fields)
     in_lane = records.new_in_lane(least, 5, now_ms, owner, 7, "i", extras)
     written(tc_id, in_lane, max(version, 3), lanes=True, lane=7, incarnation="i", **fields)
+    fields |= {"partitions": ["t"], "subscriptions": [Subscription(topic="t", subscription="s")]}
+    with_names = records.new_in_lane(least, 5, now_ms, owner, 7, "i", extras, ("t",), (("t", "s"),))
+    written(tc_id, with_names, 5, lanes=True, lane=7, incarnation="i", **fields)
+
+
+@given(TC_IDS, NUMBERS, NUMBERS, OWNERS, st.lists(TEXTS, max_size=3), st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
+def test_a_new_record_with_participants_has_the_bytes_of_protobuf_and_a_version_that_older_readers_refuse(
+    tc_id: int, least: int, now_ms: int, owner: Any, topics: list[str], pairs: list[tuple[str, str]]
+) -> None:
+    principal, identity = owner
+    fields: dict[str, Any] = {"owner": principal, "timeout_ms": 5, "start_time": now_ms, "partitions": topics}
+    fields |= {} if identity is None else {"transactional_id": identity[0], "transactional_epoch": identity[1]}
+    fields["subscriptions"] = [Subscription(topic=topic, subscription=name) for topic, name in pairs]
+    record = records.new_in_lane(least, 5, now_ms, owner, 7, "i", None, tuple(topics), tuple(pairs))
+    written(tc_id, record, 5, lanes=True, lane=7, incarnation="i", **fields)
 
 
 @given(TC_IDS, NUMBERS, st.lists(NUMBERS, max_size=5), NONCES, NUMBERS, NUMBERS)
@@ -212,7 +227,7 @@ def test_fields_of_a_newer_version_survive(value: bytes, number: int, data: byte
         (b"", "no known metadata_op"),
         (b"\x08\x09\x18\x03", "no known metadata_op"),
         (b"\xff\xff\xff", "not a coordinator record"),
-        (STOCK_NEW + b"\xa0\x06\x05", "version 5; this version reads up to 4"),
+        (STOCK_NEW + b"\xa0\x06\x06", "version 6; this version reads up to 5"),
         (STOCK_NEW.replace(b"\x18\x03", b"\x18\x04"), "coordinator 4 in the log of coordinator 3"),
         (STOCK_COMMITTED.replace(b"\x28\x02", b"\x28\x0e"), "without a known expected_status and new_status"),
         (STOCK_COMMITTED.replace(b"\x20\x01", b""), "without a known expected_status and new_status"),

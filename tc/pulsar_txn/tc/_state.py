@@ -157,6 +157,8 @@ class CoordinatorState:
             txn.extras = record.extras
             txn.bytes += record.extras.size
         self.add(txn)
+        if record.partitions or record.subscriptions:
+            self.add_participants(txn, record.partitions, record.subscriptions)
         if self.fencing is not None and record.owner[1] is not None:
             self.fencing.note(record.owner, self.newest_time_ms)
 

@@ -51,6 +51,8 @@ LOG: Final = "log"
 
 _Records: TypeAlias = tuple[tuple[str, Record], ...]
 _Effects: TypeAlias = tuple[Effect, ...]
+_Topics: TypeAlias = tuple[str, ...]
+_Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _EFFECTS_AT_ONCE: Final = 1024
 
@@ -326,41 +328,44 @@ class TransactionCoordinator:
             self._limits.check_bytes(self._state, TRANSACTION_BYTES + extras.size)
         self._limits.check_new(self._state, request)
         least = self._state.next_id
+        topics, pairs = self._first(request.participants, extras) if request.participants else ((), ())
         if self._lanes is None:
             if least < self._first_least:
                 least = self._first_least
-            opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner, extras))
+            new: _Records = ((LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner, extras)),)
+            if topics:
+                new = (*new, (LOG, records.add_partitions(least, topics, now_ms, least)))
+            if pairs:
+                new = (*new, (LOG, records.add_subscriptions(least, pairs, now_ms, least)))
             reply = Reply(request.token, TxnId(self.tc_id, least))
         else:
             lane = self._lanes.choose(owner, request.incarnation)
-            opened = (LOG, records.new_in_lane(least, request.timeout_ms, now_ms, owner, lane, request.incarnation, extras))
+            who = (owner, lane, request.incarnation)
+            new = ((LOG, records.new_in_lane(least, request.timeout_ms, now_ms, *who, extras, topics, pairs)),)
             reply = Reply(request.token, TxnId(most_of_lane(self.tc_id, lane), least))
-        first = self._first(least, request.participants, extras, now_ms) if request.participants else ()
-        new: _Records = (opened, *first)
         if self._fencing is None or request.identity is None:
             return Step(new, (reply,))
         return self._succeed(self._fencing, owner, new, reply, now_ms)
 
     def _opened_before(self, request: NewTxn, txn: Transaction, now_ms: int) -> Step[Record]:
-        """The answer to a repeat. A crash may have left the transaction without its first participants."""
+        """The answer to a repeat. Without lanes a crash may have left the transaction without its first participants."""
         reply = Reply(request.token, txn.txn_id)
         if not request.participants or txn.status is not OPEN:
             return Step((), (reply,))
         named = request.participants, request.principal, request.identity
         return Step(self._add(AddParticipants(request.token, txn.txn_id, *named), now_ms).records, (reply,))
 
-    def _first(self, least: int, participants: tuple[Participant, ...], extras: Extras | None, now_ms: int) -> _Records:
-        """The records of what is registered with the transaction that they open."""
-        topics = tuple(dict.fromkeys(each.topic for each in participants if each.subscription is None))
-        pairs = dict.fromkeys((each.topic, each.subscription) for each in participants if each.subscription is not None)
+    def _first(self, participants: tuple[Participant, ...], extras: Extras | None) -> tuple[_Topics, _Pairs]:
+        """What is registered with the transaction that they open, each once. Refusal when it may not have them."""
+        topics = tuple(dict.fromkeys([each.topic for each in participants if each.subscription is None]))
+        pairs = tuple(
+            dict.fromkeys([(each.topic, each.subscription) for each in participants if each.subscription is not None])
+        )
         added = 0 if extras is None else extras.size
-        added += sum(PARTICIPANT_BYTES + len(topic) for topic in topics)
-        added += sum(PARTICIPANT_BYTES + len(topic) + len(name) for topic, name in pairs)
+        added += sum([PARTICIPANT_BYTES + len(topic) for topic in topics])
+        added += sum([PARTICIPANT_BYTES + len(topic) + len(name) for topic, name in pairs])
         self._limits.check_first(self._state, len(topics) + len(pairs), added)
-        if topics and pairs and self._lanes is not None:  # a log that only we read
-            return ((LOG, records.add_both(least, topics, tuple(pairs), now_ms, least)),)
-        found: _Records = ((LOG, records.add_partitions(least, topics, now_ms, least)),) if topics else ()
-        return (*found, (LOG, records.add_subscriptions(least, tuple(pairs), now_ms, least))) if pairs else found
+        return topics, pairs
 
     def _succeed(self, fencing: Fencing, owner: Owner, new: _Records, reply: Reply, now_ms: int) -> Step[Record]:
         """Open a transaction of a transactional id: transactions that older epochs left open are aborted before it."""

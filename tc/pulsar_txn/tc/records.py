@@ -34,12 +34,13 @@ CHECKED: Final[int] = TransactionMetadataEntry.CHECKED
 PREPARED: Final[int] = TransactionMetadataEntry.PREPARED
 """Operations of our own; the first three of them are about a client and not about a transaction."""
 
-RECORD_VERSION: Final = 4
+RECORD_VERSION: Final = 5
 """The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
 
 Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
 has a lane, and for GOODBYE, VANISHED and TAKEN_OVER; version 4 where a NEW record has a check group, for CHECKED and PREPARED,
-and for the decision about what was PREPARED. All others are of version 1.
+and for the decision about what was PREPARED; version 5 where a NEW record in a lane has participants. All
+others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -53,11 +54,13 @@ _LANE_VERSION_FIELD: Final = b"\xa0\x06\x03"
 _LANE_FIELD: Final = b"\xc0\x06"
 _INCARNATION_FIELD: Final = b"\xca\x06"
 _CAUSE_FIELD: Final = b"\xd0\x06"
+_CHECK_VERSION: Final = 4
 _CHECK_VERSION_FIELD: Final = b"\xa0\x06\x04"
 _CHECK_GROUP_FIELD: Final = b"\xda\x06"
 _CHECK_DATA_FIELD: Final = b"\xe2\x06"
 _CHECK_AFTER_FIELD: Final = b"\xe8\x06"
 _NONCE_FIELD: Final = b"\xf2\x06"
+_NAMES_VERSION_FIELD: Final = b"\xa0\x06\x05"
 
 _HIGHEST_OF_PULSAR: Final = int(TxnStatus.ABORTED)
 
@@ -116,9 +119,14 @@ def new_in_lane(
     lane: int,
     incarnation: str | None,
     extras: Extras | None = None,
+    topics: Collection[str] = (),
+    pairs: Collection[tuple[str, str]] = (),
 ) -> Entry:
-    """Give the id `least` to a transaction that starts at `now_ms`, in a lane of its own."""
-    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), lane, incarnation, 0, extras)
+    """Give the id `least` to a transaction that starts at `now_ms`, in a lane of its own, with its first participants."""
+    return _new(
+        Entry,
+        (NEW, least, now_ms, least, 0, 0, topics, pairs, timeout_ms, now_ms, owner, None, (), lane, incarnation, 0, extras),
+    )
 
 
 def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
@@ -130,16 +138,6 @@ def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], no
     """Register (topic, subscription) pairs."""
     return _new(
         Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None, 0, None)
-    )
-
-
-def add_both(
-    least: int, topics: Collection[str], subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int
-) -> Entry:
-    """Register topic partitions and (topic, subscription) pairs by one record, which a stock coordinator would not read."""
-    return _new(
-        Entry,
-        (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, subscriptions, 0, 0, ANYBODY, None, (), None, None, 0, None),
     )
 
 
@@ -178,7 +176,16 @@ def prepared(least: int, token: bytes, now_ms: int, max_id: int) -> Entry:
 class Writer:
     """Writes the records of one coordinator: the bytes that do not change are put together once."""
 
-    __slots__ = ("_added", "_decided", "_decided_prepared", "_opened", "_opened_in_lane", "_opened_with_extras", "_tc_id")
+    __slots__ = (
+        "_added",
+        "_decided",
+        "_decided_prepared",
+        "_opened",
+        "_opened_in_lane",
+        "_opened_with_extras",
+        "_opened_with_names",
+        "_tc_id",
+    )
 
     def __init__(self, tc_id: int) -> None:
         self._tc_id = tc_id
@@ -187,6 +194,9 @@ class Writer:
         self._opened = opened + _VERSION_FIELD + b"%b"
         self._opened_in_lane = opened + _LANE_VERSION_FIELD + b"%b%b%b%b"
         self._opened_with_extras = opened + b"%b%b%b%b"
+        self._opened_with_names = (
+            b"\x08\x00\x10%b" + most + b"%b\x40%b\x48%b\x50%b\x58%b%b" + _NAMES_VERSION_FIELD + b"%b%b%b%b%b"
+        )
         self._added = b"\x08%c\x10%b" + most + b"%b\x50%b\x58%b" + _VERSION_FIELD
         decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b"
         self._decided = decided + _VERSION_FIELD
@@ -218,14 +228,16 @@ class Writer:
                 return self._opened_with_extras % (_number(least), *times, _number(max_id), named, *parts)
             whose = b"" if life is None else _text(_INCARNATION_FIELD, life)
             in_lane = fenced, _LANE_FIELD, varint(lane), whose
+            if topics or pairs:
+                names, rest = _names(topics, pairs), b"" if more is None else _extras(more)
+                return self._opened_with_names % (_number(least), names, *times, _number(max_id), named, *in_lane, rest)
             if more is None:
                 return self._opened_in_lane % (_number(least), *times, _number(max_id), named, *in_lane)
             parts = _version_of(more, _LANE_VERSION_FIELD), fenced, b"".join(in_lane[1:]), _extras(more)
             return self._opened_with_extras % (_number(least), *times, _number(max_id), named, *parts)
         if operation > UPDATE:
             return _rare(self._tc_id, record)
-        names = b"".join([*map(_partition, topics), *map(_subscription, pairs)])
-        return self._added % (operation, _number(least), names, _number(now_ms), _number(max_id))
+        return self._added % (operation, _number(least), _names(topics, pairs), _number(now_ms), _number(max_id))
 
 
 _number: Final = cached_varint
@@ -263,7 +275,7 @@ def _rare(tc_id: int, record: Entry) -> bytes:
         txnid_most_bits=tc_id,
         last_modification_time=record.modified_ms,
         max_local_txn_id=record.max_local_txn_id,
-        record_version=RECORD_VERSION,
+        record_version=_CHECK_VERSION,
         group=record.group,
         prepared_token=None if record.extras is None else record.extras.prepared_token,
     ).SerializeToString()
@@ -292,6 +304,10 @@ def _text(tag: bytes, text: str) -> bytes:
 
 def _bytes(tag: bytes, data: bytes) -> bytes:
     return b"%b%b%b" % (tag, varint(len(data)), data)
+
+
+def _names(topics: Collection[str], pairs: Collection[tuple[str, str]]) -> bytes:
+    return b"".join([*map(_partition, topics), *map(_subscription, pairs)])
 
 
 @lru_cache(1024)
@@ -355,9 +371,9 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
         if operation > UPDATE and not read.HasField("max_local_txn_id"):
             max_id = -1
         about = (read.timeout_ms, read.start_time, (principal, identity), kept, (), lane, incarnation)
-        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *about, 0, _extras_of(read))
-    partitions, pairs = tuple(read.partitions), tuple([(pair.topic, pair.subscription) for pair in read.subscriptions])
-    _check_texts(*partitions, *chain.from_iterable(pairs))
+        topics, named = ((), ()) if lane is None else _names_of(read)
+        return Entry(operation, least, modified_ms, max_id, 0, 0, topics, named, *about, 0, _extras_of(read))
+    partitions, pairs = _names_of(read)
     return Entry(operation, least, modified_ms, max_id, 0, 0, partitions, pairs, data=kept)
 
 
@@ -368,6 +384,12 @@ def _extras_of(read: TransactionMetadataEntry) -> Extras | None:
         return None
     _check_texts(group)
     return Extras(read.nonce, group, read.check_data, read.check_after_ms if read.HasField("check_after_ms") else None)
+
+
+def _names_of(read: TransactionMetadataEntry) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    partitions, pairs = tuple(read.partitions), tuple([(pair.topic, pair.subscription) for pair in read.subscriptions])
+    _check_texts(*partitions, *chain.from_iterable(pairs))
+    return partitions, pairs
 
 
 OTHER_IDS: Final = {

@@ -114,12 +114,14 @@ class Timeline:
             txn_id, extras = _new(TxnId, (most, least)), record.extras
             group = None if extras is None else extras.group
             begun = (record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation, group)
-            self._stories[least] = [_new(Begun, begun)]
+            opened: Story = [_new(Begun, begun)]
+            if record.partitions or record.subscriptions:
+                opened.append(_registered(record))
+            self._stories[least] = opened
         elif operation in (ADD_PARTITION, ADD_SUBSCRIPTION):
             story = self._stories.get(least)
             if story is not None:
-                named = (*zip(record.partitions, repeat(None)), *record.subscriptions)
-                story.append(_new(Registered, (record.modified_ms, named)))
+                story.append(_registered(record))
         elif operation == CHECKED:
             for each in (least, *record.group):
                 self._checked(each, record.modified_ms)
@@ -174,6 +176,10 @@ class Timeline:
         if self.is_sampling and position >= self._sample[0]:
             self.is_sampling = False
             self.append_seconds.note(self._seconds() - self._sample[1])
+
+
+def _registered(record: Entry) -> Registered:
+    return _new(Registered, (record.modified_ms, (*zip(record.partitions, repeat(None)), *record.subscriptions)))
 
 
 def end_of(story: Story) -> End | None:
