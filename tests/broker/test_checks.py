@@ -470,3 +470,58 @@ async def test_an_answer_for_a_transaction_that_is_over_meanwhile_changes_nothin
     await one.settle()
     assert status(bench, txn) is TxnStatus.ABORTED
     assert not one.connection._intake.reasons & OUTBOUND
+
+
+# ---- every record
+
+
+STEPS = ["opened", "registered", "sent", "asked", "unknown", "prepared", "asked again", "decided"]
+
+
+@pytest.mark.parametrize("until", STEPS)
+async def test_a_crash_after_each_record_ends_as_the_group_says(benches: Any, until: str) -> None:
+    bench, clock = await started(benches)
+    one = client(bench)
+    await one.join()
+    await one.producer(TOPIC)
+    txn = TxnId(0, 0)
+    for step in STEPS[: STEPS.index(until) + 1]:
+        match step:
+            case "opened":
+                txn = await one.begin(check_data=b"d", nonce=b"n")
+            case "registered":
+                await one.add_topics(txn, TOPIC)
+            case "sent":
+                await one.sent(b"half", txn=txn)
+            case "asked" | "asked again":
+                await clock.advance(31)
+                assert txn_of(one.take()[-1]) == txn
+            case "unknown":
+                one.say(txn, UNKNOWN)
+            case "prepared":
+                await one.prepare(txn)
+            case "decided":
+                one.say(txn, COMMIT)
+    await one.settle()
+    before = len(bench.broker.coordinators.ready(0).coordinator.transactions())
+    await bench.crash()
+    await bench.broker.coordinators.wait_ready()
+    machine = bench.broker.coordinators.ready(0).coordinator
+    machine.check_invariants()
+    assert len(machine.transactions()) == before
+    other = client(bench)
+    await other.join()
+    await clock.advance(31)
+    if until != "decided":
+        assert other.asked[-1] == txn
+        assert other.questions[-1].check_data == b"d"
+        assert other.questions[-1].prepared is (STEPS.index(until) >= STEPS.index("prepared"))
+        other.say(txn, COMMIT)
+        await other.settle()
+    assert status(bench, txn) is TxnStatus.COMMITTED
+    await other.producer(TOPIC)
+    await other.sent(b"plain")
+    await other.subscribe(TOPIC)
+    expected = [b"half", b"plain"] if STEPS.index(until) >= STEPS.index("sent") else [b"plain"]
+    assert await other.payloads(len(expected)) == expected
+    await other.nothing()
