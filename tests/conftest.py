@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ def pulsar(request: pytest.FixtureRequest) -> Target:
 def stock_pulsar(request: pytest.FixtureRequest) -> Target:
     """A stock Apache Pulsar with transactions, of each version (or what PULSAR_URL names)."""
     return targets.target(request.param, request.config.stash[_SESSION_DIR])
+
+
+@pytest.fixture(scope="session")
+def shared_server(request: pytest.FixtureRequest) -> Callable[[str], Target]:
+    """A server of this session by its name, as `targets.target` has them."""
+    return partial(targets.target, session_dir=request.config.stash[_SESSION_DIR])
 
 
 @pytest.fixture

@@ -19,15 +19,7 @@ def _stock() -> list[str]:
 def asking(request: pytest.FixtureRequest) -> Iterator[AskingServer]:
     """Our broker, and our coordinator beside a stock cluster. Each test leaves it running."""
     name = str(request.param).removeprefix("beside-")
-    stock = None if name == "ours" else request.getfixturevalue("stock_of")(name)
+    stock = None if name == "ours" else request.getfixturevalue("shared_server")(name)
     server = AskingServer(stock)
     with server.process:
         yield server
-
-
-@pytest.fixture(scope="session")
-def stock_of(request: pytest.FixtureRequest) -> object:
-    """The shared stock server with a name."""
-    from tests.conftest import _SESSION_DIR  # the one place that knows the folder
-
-    return lambda name: targets.target(name, request.config.stash[_SESSION_DIR])
