@@ -14,10 +14,16 @@ from tc_host import LEDGER
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.tc import (
     AddParticipants,
+    Check,
+    CheckAnswered,
+    CheckOutcome,
     FencingCoordinator,
     Goodbye,
+    GroupJoined,
+    GroupLeft,
     LaneIds,
     NewTxn,
+    PrepareTxn,
     Renew,
     TakeOver,
     TransactionInfo,
@@ -30,10 +36,12 @@ from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
 
 LEASE_MS = 1_000
+CHECK = Check("group", after_ms=300)
 
 WHO = st.sampled_from([{}, {"principal": "anna"}, {"identity": ("app", 1)}, {"identity": ("app", 2)}, {"identity": ("app", 3)}])
 INCARNATION = st.sampled_from(["i", "j", "k", None])
 PICK = st.integers(0, 9)
+PRINCIPAL = st.sampled_from([None, "anna"])
 
 
 class PlainLanes:
@@ -54,6 +62,8 @@ class PlainLanes:
             self._opened(record)
         elif record.operation == records.UPDATE:
             self._moved(record)
+        elif record.operation == records.PREPARED:
+            self.status[record.least] = TxnStatus.PREPARED
         elif record.operation == records.TAKEN_OVER:
             self._succeeded(record.owner)
         elif record.operation in (records.GOODBYE, records.VANISHED):
@@ -135,9 +145,9 @@ class LaneModel(RuleBasedStateMachine):
         self.tokens += 1
         return self.tokens
 
-    @rule(incarnation=INCARNATION, who=WHO)
-    def new(self, incarnation: str | None, who: dict[str, Any]) -> None:
-        self.ask(NewTxn(self.token(), 10**6, incarnation=incarnation, **who))
+    @rule(incarnation=INCARNATION, who=WHO, number=PICK)
+    def new(self, incarnation: str | None, who: dict[str, Any], number: int) -> None:
+        self.ask(NewTxn(self.token(), 10**6, incarnation=incarnation, check=CHECK if number % 2 else None, **who))
 
     @rule(number=PICK)
     def add(self, number: int) -> None:
@@ -148,17 +158,37 @@ class LaneModel(RuleBasedStateMachine):
     @rule(number=PICK, action=st.sampled_from(TxnAction))
     def end(self, number: int, action: TxnAction) -> None:
         info = self.pick(number)
-        if info is not None and info.status is TxnStatus.OPEN:
-            self.host.end(info.txn_id, action, superuser=True)
+        if info is not None and info.status in (TxnStatus.OPEN, TxnStatus.PREPARED):
+            self.host.end(info.txn_id, action, prepared_token=b"token", superuser=True)
+
+    @rule(number=PICK)
+    def prepare(self, number: int) -> None:
+        info = self.pick(number)
+        if info is not None:
+            self.ask(PrepareTxn(self.token(), info.txn_id, b"token", info.principal, info.identity))
+
+    @rule(
+        number=PICK,
+        principal=st.sampled_from([None, "anna"]),
+        what=st.sampled_from("jla"),
+        outcome=st.sampled_from(CheckOutcome),
+    )
+    def check_group(self, number: int, principal: str | None, what: str, outcome: CheckOutcome) -> None:
+        info = self.pick(number)
+        if what == "a":
+            if info is not None:
+                self.ask(CheckAnswered(info.txn_id, CHECK.group, outcome, principal))
+        else:
+            self.ask((GroupJoined if what == "j" else GroupLeft)(CHECK.group, principal))
 
     @rule(number=PICK)
     def done(self, number: int) -> None:
         self.host.confirm()
         info = self.pick(number)
-        if info is not None and info.status is not TxnStatus.OPEN:
+        if info is not None and info.status in (TxnStatus.COMMITTING, TxnStatus.ABORTING):
             self.host.done(info.txn_id)
 
-    @rule(incarnation=st.sampled_from("ijk"), principal=st.sampled_from([None, "anna"]), kind=st.sampled_from("rgv"))
+    @rule(incarnation=st.sampled_from("ijk"), principal=PRINCIPAL, kind=st.sampled_from("rgv"))
     def client(self, incarnation: str, principal: str | None, kind: str) -> None:
         if kind == "v":
             self.ask(Vanished(incarnation, principal))
@@ -167,7 +197,13 @@ class LaneModel(RuleBasedStateMachine):
 
     @rule(epoch=st.integers(1, 3))
     def take_over(self, epoch: int) -> None:
-        self.ask(TakeOver(self.token(), ("app", epoch), "i"))
+        token = self.token()
+        self.ask(TakeOver(token, ("app", epoch), "i"))
+        self.host.confirm()
+        if self.host.answers.get(token) is True:
+            of_app = [info for info in self.host.tc.transactions() if info.principal is None and info.identity is not None]
+            older = {info.status for info in of_app if info.identity is not None and info.identity[1] < epoch}
+            assert older <= {TxnStatus.PREPARED}, "what older epochs left is over, but for what waits for its outcome"
 
     @rule(ms=st.sampled_from([1, LEASE_MS // 2, LEASE_MS]))
     def time_passes(self, ms: int) -> None:
@@ -206,7 +242,7 @@ class LaneModel(RuleBasedStateMachine):
     @invariant()
     def whoever_holds_something_has_a_lease(self) -> None:
         lanes = lanes_of(self.host.tc)
-        bound = (Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING)
+        bound = (Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING, Lane.PREPARED)
         holders = {(held.holder.owner[0], held.holder.incarnation) for held in lanes.kept.values() if held.state in bound}
         assert len(lanes.leases) == len(holders)
         assert all(holder in lanes.leases for holder in holders)
@@ -215,10 +251,14 @@ class LaneModel(RuleBasedStateMachine):
         """When all clients are gone, nothing is kept."""
         host = self.host
         host.confirm()
+        for principal in (None, "anna"):
+            host.ask(GroupLeft(CHECK.group, principal))
         host.now_ms += 10**13
         host.expire()
         host.confirm()
         for info in host.tc.transactions():
+            if info.prepared:
+                host.end(info.txn_id, TxnAction.COMMIT, superuser=True)
             host.done(info.txn_id)
         lanes = lanes_of(host.tc)
         assert {held.state for held in lanes.kept.values()} <= {Lane.POOLED}

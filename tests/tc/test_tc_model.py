@@ -1,4 +1,7 @@
-"""The coordinator against a plain model, through crashes: what survives is the fold of a prefix of the log (S17)."""
+"""The coordinator against a plain model, through crashes: what survives is the fold of a prefix of the log (S17).
+
+Check groups come and go, transactions are prepared, and NEW_TXN is repeated with its nonce, all between crashes and snapshots.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,33 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tc_host import DECIDED, TcHost
 
-from pulsar_txn.tc import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone
+from pulsar_txn.tc import (
+    AddParticipants,
+    Check,
+    CheckAnswered,
+    CheckOutcome,
+    CheckPolicy,
+    EndTxn,
+    GroupJoined,
+    GroupLeft,
+    IsRegistered,
+    NewTxn,
+    ParticipantsDone,
+    PrepareTxn,
+    records,
+)
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
 OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED, PREPARED = TxnStatus
 ENDING = {TxnAction.COMMIT: COMMITTING, TxnAction.ABORT: ABORTING}
 ENDED = {COMMITTING: COMMITTED, ABORTING: ABORTED}
+LIVING = (OPEN, PREPARED, COMMITTING, ABORTING)
+POLICIES = {CheckPolicy.ABORT: ABORTING, CheckPolicy.COMMIT: COMMITTING}
 MAX_ACTIVE = 6
 EXPIRE_LIMIT = 2
+AFTER_MS, INTERVAL_MS, MAX_CHECKS = 40, 25, 2
 
 WHO = st.sampled_from(
     [
@@ -34,6 +55,10 @@ PARTICIPANTS = st.lists(
     st.sampled_from([Participant("a"), Participant("b"), Participant("a", "s"), Participant("b", "s")]), max_size=3
 )
 PICK = st.integers(0, 11)
+CHECKS = st.sampled_from([None, None, Check("g", b"data"), Check("g", after_ms=0), Check("h", after_ms=70)])
+NONCES = st.sampled_from([b"", b"", b"", b"n0", b"n1"])
+TOKENS = st.sampled_from([b"", b"t0", b"t1"])
+GROUPS = st.sampled_from([(None, "g"), ("anna", "g"), ("anna", "h"), ("bert", "g")])
 
 
 class Coordinator(RuleBasedStateMachine):
@@ -41,7 +66,9 @@ class Coordinator(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.host = TcHost(max_active=MAX_ACTIVE, expire_limit=EXPIRE_LIMIT, snapshot_every=5)
+        self.host = TcHost()
+        self.policy = CheckPolicy.ABORT
+        self.alive: set[tuple[str | None, str]] = set()
         self.txns: dict[int, dict[str, Any]] = {}
         self.history: list[dict[int, dict[str, Any]]] = [{}]
         self.tokens = 0
@@ -59,10 +86,66 @@ class Coordinator(RuleBasedStateMachine):
         return txn if txn["who"].get("identity") in (None, who.get("identity")) else None
 
     def active(self) -> list[int]:
-        return [least for least, txn in self.txns.items() if txn["status"] in (OPEN, COMMITTING, ABORTING)]
+        return [least for least, txn in self.txns.items() if txn["status"] in LIVING]
+
+    def key(self, txn: dict[str, Any]) -> tuple[str | None, str]:
+        return (txn["who"].get("principal"), txn["check"].group)
+
+    def due(self, txn: dict[str, Any]) -> tuple[str, int] | None:
+        """Whether a question or the policy is due, and when."""
+        check, status = txn["check"], txn["status"]
+        if check is None or status not in (OPEN, PREPARED):
+            return None
+        first = txn["since"] + (AFTER_MS if check.after_ms is None else check.after_ms)
+        at = first if txn["asked"] is None else txn["asked"] + INTERVAL_MS
+        if status is PREPARED or txn["count"] < MAX_CHECKS:
+            return ("question", at) if self.key(txn) in self.alive else None
+        return None if self.policy is CheckPolicy.KEEP else ("policy", at)
+
+    def deadlines(self) -> list[int]:
+        timeouts = [txn["deadline"] for txn in self.txns.values() if txn["status"] is OPEN]
+        return timeouts + [due[1] for due in map(self.due, self.txns.values()) if due is not None]
+
+    def moved(self, least: int, status: TxnStatus) -> None:
+        self.txns[least]["status"] = status
+        self.txns[least]["modified"] = self.host.now_ms
+
+    def fold(self, record: Any) -> None:
+        """A record that the machine wrote by itself: it had a reason to."""
+        now_ms = self.host.now_ms
+        if record.operation == records.CHECKED:
+            members = (record.least, *record.group)
+            assert len(members) <= EXPIRE_LIMIT
+            for least in members:
+                due = self.due(self.txns[least])
+                assert due is not None
+                assert due[0] == "question"
+                assert due[1] <= now_ms
+                self.txns[least]["count"] += 1
+                self.txns[least]["asked"] = now_ms
+            self.note()
+            return
+        txn = self.txns[record.least]
+        if record.new_status in ENDED.values():
+            assert not txn["topics"] + txn["subs"]
+            self.finish(record.least)
+            return
+        assert txn["status"] is OPEN, "nothing else ends by itself"
+        if record.cause == Cause.TIMEOUT:
+            assert txn["deadline"] <= now_ms
+            assert record.new_status == ABORTING
+        else:
+            assert record.cause == Cause.UNANSWERED
+            due = self.due(txn)
+            assert due is not None
+            assert due[0] == "policy"
+            assert due[1] <= now_ms < txn["deadline"]
+            assert record.new_status == POLICIES[self.policy]
+        self.moved(record.least, TxnStatus(record.new_status))
+        self.note()
 
     def finish(self, least: int) -> None:
-        self.txns[least]["status"] = ENDED[self.txns[least]["status"]]
+        self.moved(least, ENDED[self.txns[least]["status"]])
         self.note()
 
     def pick(self, number: int) -> TxnId:
@@ -80,21 +163,34 @@ class Coordinator(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ what happens
 
-    @initialize(start=st.integers(0, 10**12))
-    def clock(self, start: int) -> None:
+    @initialize(start=st.integers(0, 10**12), policy=st.sampled_from(CheckPolicy))
+    def begin(self, start: int, policy: CheckPolicy) -> None:
+        rules = {"check_after_ms": AFTER_MS, "check_interval_ms": INTERVAL_MS, "max_checks": MAX_CHECKS}
+        self.policy = policy
+        self.host = TcHost(
+            max_active=MAX_ACTIVE, expire_limit=EXPIRE_LIMIT, snapshot_every=5, check_policy=policy.value, **rules
+        )
         self.host.now_ms = start
 
-    @rule(timeout_ms=st.sampled_from([0, 1, 50, 1_000, 10**6]), who=WHO)
-    def new(self, timeout_ms: int, who: dict[str, Any]) -> None:
-        request = NewTxn(self.token(), timeout_ms, **who)
+    @rule(timeout_ms=st.sampled_from([0, 1, 50, 1_000, 10**6]), who=WHO, check=CHECKS, nonce=NONCES)
+    def new(self, timeout_ms: int, who: dict[str, Any], check: Check | None, nonce: bytes) -> None:
+        request = NewTxn(self.token(), timeout_ms, check=check, nonce=nonce, **who)
+        same = [each for each in self.active() if nonce and (self.txns[each]["who"], self.txns[each]["nonce"]) == (who, nonce)]
+        if same:
+            step = self.host.ask(request)
+            assert step.records == ()
+            assert [effect.value for effect in step.effects] == [TxnId(3, same[0])]  # type: ignore[union-attr]  # a Reply
+            return
         if len(self.active()) == MAX_ACTIVE:
             self.refused(ServerError.TooManyRequests, request)
             return
         step = self.host.ask(request)
         least = len(self.txns)
         assert step.effects[0].value == TxnId(3, least)  # type: ignore[union-attr]  # a Reply comes first
-        deadline = self.host.now_ms + timeout_ms
-        self.txns[least] = {"status": OPEN, "who": who, "topics": [], "subs": [], "deadline": deadline}
+        now_ms = self.host.now_ms
+        self.txns[least] = {"status": OPEN, "who": who, "topics": [], "subs": [], "deadline": now_ms + timeout_ms}
+        self.txns[least] |= {"check": check, "nonce": nonce, "token": b"", "since": now_ms, "asked": None, "count": 0}
+        self.txns[least]["modified"] = now_ms
         self.note()
 
     @rule(number=PICK, who=WHO, participants=PARTICIPANTS)
@@ -114,26 +210,78 @@ class Coordinator(RuleBasedStateMachine):
                 ]
                 txn[kind] += new
                 if new:
+                    txn["modified"] = self.host.now_ms
                     self.note()
 
-    @rule(number=PICK, who=WHO, action=st.sampled_from(TxnAction), superuser=st.booleans())
-    def end(self, number: int, who: dict[str, Any], action: TxnAction, superuser: bool) -> None:
+    def decided(self, least: int, action: TxnAction) -> None:
+        txn = self.txns[least]
+        self.moved(least, ENDING[action])
+        self.note()
+        if not txn["topics"] + txn["subs"]:
+            self.finish(least)
+
+    @rule(number=PICK, who=WHO, action=st.sampled_from(TxnAction), superuser=st.booleans(), shown=TOKENS, early=st.booleans())
+    def end(self, number: int, who: dict[str, Any], action: TxnAction, superuser: bool, shown: bytes, early: bool) -> None:
         txn_id = self.pick(number)
         txn = self.txns.get(txn_id.least) if superuser else self.known(txn_id.least, who)
+        if txn is None and shown and shown == self.txns.get(txn_id.least, {}).get("token"):
+            txn = self.txns[txn_id.least]
         token = self.token()
-        request = EndTxn(token, txn_id, action, superuser=superuser, **who)
+        request = EndTxn(token, txn_id, action, superuser=superuser, prepared_token=shown, at_decision=early, **who)
         if txn is None:
             self.refused(ServerError.TransactionNotFound, request)
-        elif txn["status"] is OPEN:
+        elif txn["status"] in (OPEN, PREPARED):
             self.host.ask(request)
-            txn["status"] = ENDING[action]
-            self.note()
-            if not txn["topics"] + txn["subs"]:
-                self.finish(txn_id.least)
+            self.decided(txn_id.least, action)
+            if early:
+                self.host.confirm()
+                assert self.host.answers[token] is None
         elif txn["status"] in DECIDED[action]:
             self.host.ask(request)
         else:
             self.refused(ServerError.InvalidTxnStatus, request)
+
+    @rule(number=PICK)
+    def connection_ends(self, number: int) -> None:
+        txn_id, token = self.pick(number), self.token()
+        self.host.ask(EndTxn(token, txn_id, TxnAction.ABORT, superuser=True, cause=Cause.DISCONNECTED))
+        if self.txns.get(txn_id.least, {}).get("status") is OPEN:
+            self.decided(txn_id.least, TxnAction.ABORT)
+
+    @rule(number=PICK, who=WHO, shown=TOKENS)
+    def prepare(self, number: int, who: dict[str, Any], shown: bytes) -> None:
+        txn_id = self.pick(number)
+        txn = self.known(txn_id.least, who)
+        request = PrepareTxn(self.token(), txn_id, shown, **who)
+        if txn is None:
+            self.refused(ServerError.TransactionNotFound, request)
+        elif txn["status"] not in (OPEN, PREPARED):
+            self.refused(ServerError.InvalidTxnStatus, request)
+        elif not shown:
+            self.refused(ServerError.NotAllowedError, request)
+        elif txn["status"] is PREPARED and txn["token"] != shown:
+            self.refused(ServerError.InvalidTxnStatus, request)
+        else:
+            self.host.ask(request)
+            if txn["status"] is OPEN:
+                txn |= {"token": shown, "since": self.host.now_ms, "asked": None}
+                self.moved(txn_id.least, PREPARED)
+                self.note()
+
+    @rule(key=GROUPS, joins=st.booleans())
+    def member(self, key: tuple[str | None, str], joins: bool) -> None:
+        self.host.ask((GroupJoined if joins else GroupLeft)(key[1], key[0]))
+        (self.alive.add if joins else self.alive.discard)(key)
+
+    @rule(number=PICK, key=GROUPS, outcome=st.sampled_from(CheckOutcome))
+    def answer(self, number: int, key: tuple[str | None, str], outcome: CheckOutcome) -> None:
+        txn_id = self.pick(number)
+        self.host.ask(CheckAnswered(txn_id, key[1], outcome, key[0]))
+        txn = self.txns.get(txn_id.least)
+        if txn is None or txn["check"] is None or self.key(txn) != key or outcome is CheckOutcome.UNKNOWN:
+            return
+        if txn["count"] and txn["status"] in (OPEN, PREPARED):
+            self.decided(txn_id.least, TxnAction(outcome))
 
     @rule(numbers=st.lists(PICK, min_size=2, max_size=4), who=WHO, action=st.sampled_from(TxnAction))
     def end_together(self, numbers: list[int], who: dict[str, Any], action: TxnAction) -> None:
@@ -145,7 +293,7 @@ class Coordinator(RuleBasedStateMachine):
         if statuses == {OPEN}:
             self.host.ask(request)
             for least in members:
-                self.txns[least]["status"] = ENDING[action]
+                self.moved(least, ENDING[action])
             self.note()
             for least in members:
                 if not self.txns[least]["topics"] + self.txns[least]["subs"]:
@@ -164,7 +312,7 @@ class Coordinator(RuleBasedStateMachine):
     def done(self, number: int) -> None:
         txn_id = self.pick(number)
         txn = self.txns.get(txn_id.least)
-        if txn is not None and txn["status"] is OPEN:
+        if txn is not None and txn["status"] in (OPEN, PREPARED):
             self.refused(ServerError.InvalidTxnStatus, ParticipantsDone(txn_id))
             return
         if txn is not None and txn["status"] in ENDED:
@@ -182,19 +330,22 @@ class Coordinator(RuleBasedStateMachine):
         expected = txn is not None and txn["status"] is OPEN and participant in txn["topics"] + txn["subs"]
         assert self.host.answers[token] is expected
 
-    @rule(ms=st.sampled_from([0, 1, 60, 2_000]))
+    @rule(ms=st.sampled_from([0, 1, 25, 60, 2_000]))
     def time_passes(self, ms: int) -> None:
-        self.host.now_ms += ms
-        due = [least for least, txn in self.txns.items() if txn["status"] is OPEN and txn["deadline"] <= self.host.now_ms]
+        host, written = self.host, len(self.host.log)
+        host.now_ms += ms
+        due = [least for least, txn in self.txns.items() if txn["status"] is OPEN and txn["deadline"] <= host.now_ms]
         due.sort(key=lambda least: (self.txns[least]["deadline"], least))
-        self.host.expire()
-        for at in range(0, len(due), EXPIRE_LIMIT):
-            for least in due[at : at + EXPIRE_LIMIT]:
-                self.txns[least]["status"] = ABORTING
-                self.note()
-            for least in due[at : at + EXPIRE_LIMIT]:
-                if not self.txns[least]["topics"] + self.txns[least]["subs"]:
-                    self.finish(least)
+        host.expire()
+        timed_out = []
+        for data in host.log[written:]:
+            record = host.tc.decode("log", data)
+            assert isinstance(record, records.Entry)
+            self.fold(record)
+            if record.new_status and record.cause == Cause.TIMEOUT:
+                timed_out.append(record.least)
+        assert timed_out == due
+        assert all(deadline > host.now_ms for deadline in self.deadlines())
 
     @rule(part=st.floats(0, 1))
     def confirm(self, part: float) -> None:
@@ -210,9 +361,10 @@ class Coordinator(RuleBasedStateMachine):
         host = self.host
         keep = host.confirmed + round(part * (len(host.log) - host.confirmed))
         self.txns = copy.deepcopy(self.history[keep])
+        self.alive.clear()
         del self.history[keep + 1 :]
         host.crash(keep)
-        ending = [least for least in self.active() if self.txns[least]["status"] is not OPEN]
+        ending = [least for least in self.active() if self.txns[least]["status"] in ENDED]
         for least in ending:
             if not self.txns[least]["topics"] + self.txns[least]["subs"]:
                 self.finish(least)
@@ -233,12 +385,15 @@ class Coordinator(RuleBasedStateMachine):
             assert (info.status, list(info.participants)) == (txn["status"], txn["topics"] + txn["subs"])
             assert (info.principal, info.identity) == (txn["who"].get("principal"), txn["who"].get("identity"))
             assert info.start_time_ms + info.timeout_ms == txn["deadline"]
+            group = None if txn["check"] is None else txn["check"].group
+            assert (info.check_group, info.check_count, info.modified_ms) == (group, txn["count"], txn["modified"])
+            assert info.prepared is (txn["status"] is PREPARED)
         assert [tc.status(TxnId(3, least)) for least in self.txns] == [txn["status"] for txn in self.txns.values()]
 
     @invariant()
     def deadlines_and_the_low_watermark_follow(self) -> None:
         tc = self.host.tc
-        assert tc.deadline() == min((txn["deadline"] for txn in self.txns.values() if txn["status"] is OPEN), default=None)
+        assert tc.deadline() == min(self.deadlines(), default=None)
         assert tc.low_watermark == min(self.active(), default=len(self.txns)) - 1
 
     @invariant()
@@ -249,10 +404,14 @@ class Coordinator(RuleBasedStateMachine):
         """Nothing keeps the machine from coming to rest, and then every token that was not lost has its answer."""
         host = self.host
         host.confirm()
+        for key in self.alive:
+            host.ask(GroupLeft(key[1], key[0]))
         host.now_ms += 10**13
         host.expire()
         host.confirm()
         for info in host.tc.transactions():
+            if info.prepared:
+                host.end(info.txn_id, TxnAction.COMMIT, superuser=True)
             host.done(info.txn_id)
         assert host.tc.active_count == 0
         assert not host.is_busy

@@ -276,7 +276,7 @@ def test_a_stranger_without_the_right_token_is_told_nothing(status: TxnStatus) -
     if status is TxnStatus.COMMITTED:
         host.done(txn_id)
         host.confirm()
-    for token in (b"", b"tokeN", b"token "):
+    for token in (b"", b"tokeN", b"toke", b"token "):
         end = EndTxn(None, txn_id, COMMIT, "bert", prepared_token=token)
         assert refused(host, end) is ServerError.TransactionNotFound
     elsewhere = EndTxn(None, TxnId(4, txn_id.least), COMMIT, "bert", prepared_token=b"token")
