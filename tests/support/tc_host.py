@@ -190,7 +190,8 @@ class TcHost:
 
     def check_watermark(self, txn_id: TxnId, low_watermark: int) -> None:
         """Participants refuse what the watermark covers, and abort it where it is open."""
-        living = [info.txn_id for info in self.tc.transactions() if info.txn_id.most == txn_id.most]
+        transactions = state_of(self.tc).transactions.values()  # four thousand participants may be told at once
+        living = [txn.txn_id for txn in transactions if txn.txn_id.most == txn_id.most]
         if has_lane(txn_id.most):
             assert low_watermark == txn_id.least, f"{txn_id} ends with the watermark {low_watermark}"
             living = [each for each in living if each != txn_id]
