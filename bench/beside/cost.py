@@ -187,7 +187,8 @@ class Client(Stream):
             if not self._running and self._over is not None:
                 self._over.set_result(None)
             return
-        self._send(self._end, hot_txn.encode_new_txn, 60_000, self._ids % 4, FIRST[: 1 + self._acks])
+        nonce = hot_txn.encode_checked(hot_txn.Checked(nonce=os.urandom(16)))
+        self._send(self._end, hot_txn.encode_new_txn, 60_000, self._ids % 4, FIRST[: 1 + self._acks], nonce)
 
     def _end(self, txn_id: TxnId) -> None:
         self._send(self._ended, _COMMIT, txn_id, TxnAction.COMMIT)

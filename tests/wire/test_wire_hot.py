@@ -63,6 +63,8 @@ BODIES: dict[str, st.SearchStrategy[Message]] = {
         tc_id=U64,
         scalable=st.booleans(),
         participants=st.lists(FIRST, max_size=3),
+        nonce=st.binary(min_size=16, max_size=16) | st.binary(max_size=20),
+        check_group=st.text(max_size=5),
     ),
     "addPartitionToTxn": body(
         pb.CommandAddPartitionToTxn,
@@ -158,6 +160,14 @@ def response_of(message: Any, _rest: bytes) -> Any:
     return message.request_id, ids_of(message), given_or_none(message, "error"), given_or_none(message, "message")
 
 
+def checked(message: Any) -> hot_txn.Checked | None:
+    """What a NEW_TXN says of checks."""
+    after_ms = given_or_none(message, "check_after_millis")
+    group = given_or_none(message, "check_group")
+    found = hot_txn.Checked(group, message.check_data, after_ms, message.nonce, message.abort_on_disconnect)
+    return None if found == hot_txn.Checked() else found
+
+
 def end_response_of(message: Any, _rest: bytes) -> Any:
     return message.request_id, given_or_none(message, "error"), given_or_none(message, "message")
 
@@ -169,6 +179,7 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
         m.txn_ttl_millis,
         m.tc_id,
         [(each.topic, given_or_none(each, "subscription"), each.cluster) for each in m.participants],
+        checked(m),
     ),
     "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions), m.cluster),
     "addSubscriptionToTxn": lambda m, rest: (
@@ -254,7 +265,11 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "flow": hot.decode_flow,
     "ack": hot.decode_ack,
     "ackResponse": hot.decode_ack_response,
-    "newTxn": lambda frame: (*by_request_id(hot_txn.decode_new_txn(frame)), hot_txn.first_participants_of(frame)),
+    "newTxn": lambda frame: (
+        *by_request_id(hot_txn.decode_new_txn(frame)),
+        hot_txn.first_participants_of(frame),
+        hot_txn.checked_of(frame),
+    ),
     "addPartitionToTxn": lambda frame: (
         *by_request_id(hot_txn.decode_add_partitions(frame)),
         hot_txn.cluster_of(frame, hot_txn.ADD_PARTITION_TO_TXN),
@@ -391,6 +406,11 @@ def agrees_with_protobuf(name: str, data: bytes, rest: bytes) -> None:
 # Bodies that a reader by hand could take for something else; chance does not find them.
 PLACE = b"\x1a\x04\x08\x01\x10\x02"
 ODD = {
+    "a nonce": b"\x08\x01\x10\x01\xc2\x06\x10" + bytes(16),
+    "a participant and a nonce": b"\x08\x01\xa2\x06\x03\x0a\x01a\xc2\x06\x10" + bytes(16),
+    "a participant whose name ends as a nonce": b"\x08\x01\xa2\x06\x17\x0a\x15ab\xc2\x06\x10" + bytes(16),
+    "a nonce before a participant": b"\x08\x01\xc2\x06\x10" + bytes(16) + b"\xa2\x06\x03\x0a\x01a",
+    "two nonces": b"\x08\x01\xc2\x06\x10" + bytes(16) + b"\xc2\x06\x10" + bytes(16),
     "a participant": b"\x08\x01\x10\x01\xa2\x06\x03\x0a\x01a",
     "a participant without a topic": b"\x08\x01\x10\x01\x18\x01\xa2\x06\x03\x12\x01a",
     "a participant with a name that is not UTF-8": b"\x08\x01\xa2\x06\x03\x0a\x01\xff",

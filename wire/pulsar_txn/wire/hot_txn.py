@@ -61,6 +61,7 @@ class Checked(NamedTuple):
 Response: TypeAlias = tuple[int, TxnId, int | None, str | None]
 """`(request_id, txn, error, message)`; `error` None: it was done."""
 
+_UsualNewTxn: TypeAlias = tuple["re.Match[bytes]", tuple[FirstParticipant, ...], bytes]
 _2_28: Final = 1 << 28
 _LONGEST_USUAL: Final = 9
 """Bytes of a varint that is no negative number."""
@@ -82,6 +83,10 @@ the `head` of its request (see `encode_response`)."""
 
 _UNCHECKED: Final = Checked()
 _CHECKED_TAGS: Final = tuple(varint(number << 3 | wire) for number, wire in ((101, 2), (102, 2), (103, 0), (104, 2), (105, 0)))
+_NONCE_TAG: Final = varint(104 << 3 | 2)
+_NONCE_BYTES: Final = 16
+_USUAL_NONCE: Final = _NONCE_TAG + varint(_NONCE_BYTES)
+"""What comes before a nonce of our client."""
 _SECOND_OF_TAG: Final = b"\x06"
 """Of all of them, and of no byte of most frames that say nothing of checks."""
 
@@ -133,6 +138,8 @@ def encode_new_txn(
 def encode_checked(checked: Checked) -> bytes:
     """The fields of a NEW_TXN that say this, for `encode_new_txn`."""
     group, data, after_ms, nonce, ends_with_it = checked
+    if group is None and after_ms is None and not (data or ends_with_it):
+        return _NONCE_TAG + varint(len(nonce)) + nonce if nonce else b""
     fields = pb.CommandNewTxn(check_group=group, check_after_millis=after_ms)
     if data:
         fields.check_data = data
@@ -147,6 +154,9 @@ def checked_of(frame: bytes) -> Checked | None:
     """What a NEW_TXN says beside its timeout; None when that is nothing. MalformedFrame."""
     if _SECOND_OF_TAG not in frame or not any(tag in frame for tag in _CHECKED_TAGS):
         return None
+    usual = _usual_new_txn(frame)
+    if usual is not None:
+        return _new(Checked, (None, b"", None, usual[2], False)) if usual[2] else None
     body = _body(frame, NEW_TXN).newTxn
     found = Checked(
         body.check_group if body.HasField("check_group") else None,
@@ -201,14 +211,22 @@ def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
     return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
 
 
-def _usual_new_txn(frame: bytes) -> tuple[re.Match[bytes], tuple[FirstParticipant, ...]] | None:
-    """The numbers of a NEW_TXN, and the participants with which it ends; None for one that is put together otherwise."""
+def _usual_new_txn(frame: bytes) -> _UsualNewTxn | None:
+    """The numbers of a NEW_TXN, the participants with which it ends, and a nonce after them; None for any other one."""
+    return _read_new_txn(frame) if len(frame) < MAX_TAIL_BYTES else None
+
+
+@lru_cache(1)  # it is asked for several times while a frame is carried out
+def _read_new_txn(frame: bytes) -> _UsualNewTxn | None:
     start = body_start(frame, _PREFIX[NEW_TXN])
     found = None if start is None else _NEW_TXN_BEGINNING(frame, start)
-    if found is None or len(frame) - found.end() > MAX_TAIL_BYTES:
+    if found is None:
         return None
-    first = participants_of(frame[found.end() :])
-    return None if first is None else (found, first)
+    tail, nonce = frame[found.end() :], b""
+    if tail[-_NONCE_BYTES - len(_USUAL_NONCE) : -_NONCE_BYTES] == _USUAL_NONCE:
+        tail, nonce = tail[: -_NONCE_BYTES - len(_USUAL_NONCE)], tail[-_NONCE_BYTES:]
+    first = participants_of(tail)
+    return None if first is None else (found, first, nonce)
 
 
 class EndTxn(NamedTuple):
