@@ -16,6 +16,7 @@ from pulsar_txn.client import AsyncClient
 QUICK = {
     "transactionCheckAfterInSeconds": "1",
     "transactionCheckIntervalInSeconds": "1",
+    "transactionCheckMax": "4",
     "transactionClientLeaseInSeconds": "2",
 }
 
@@ -23,9 +24,16 @@ _SENDER = """
 import asyncio, os, sys
 from pulsar_txn.client import AsyncClient
 
+def work(half):
+    print(str(half.txn_id), flush=True)  # it is done
+    os.kill(os.getpid(), 9)
+
 async def main():
     url, coordinator, topic, what, group = sys.argv[1:]
     client = AsyncClient(url, **({"coordinator": coordinator} if coordinator else {}))
+    if what == "execute":
+        half = await client.transactional_producer(topic, group=group, check=lambda question: None)
+        await half.send_in_transaction(b"event", key="17", execute=work)
     producer = await client.create_producer(topic)
     if what == "bound":
         txn = await client.begin_transaction(abort_on_disconnect=True, timeout=600)
@@ -67,7 +75,10 @@ class AskingServer:
         await asyncio.to_thread(self.process.restart, hard=True)
 
     async def of_the_dead(self, topic: str, what: str, group: str = "") -> str:
-        """A process that begins, sends, does `what` (`begin`, `prepare`, `bound`) and is killed; its id, or its token."""
+        """A process that sends in a transaction, is at `what` (`begin`, `execute`, `prepare`, `bound`) and is killed.
+
+        The id of the transaction, or its token.
+        """
         command = [sys.executable, "-c", _SENDER, self.service_url, self.coordinator, topic, what, group]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == -9, done.stderr

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.request
 
 import pytest
 from asking_servers import AskingServer
-from transactions import eventually_visible, visible
+from frame_proxy import Fault, FrameProxy
+from our_broker import OurBroker
+from targets import Target
+from transactions import PATIENCE, eventually_visible, visible
 
-from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionAborted
+from pulsar_txn.client import AsyncClient, CheckQuestion, LocalOutcome, PreparedToken
+from pulsar_txn.client.errors import FeatureUnsupported, InvalidTransactionStatus, TransactionAborted
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -51,3 +57,95 @@ async def test_a_commit_that_does_not_wait_for_readers_reaches_them(asking: Aski
         async with client.transaction(visible=False) as txn:
             await producer.send(b"soon", txn=txn)
         assert await eventually_visible(client, topic, [b"soon"])
+
+
+async def test_prepared_takes_nothing_more_and_has_no_timeout(asking: AskingServer, topic: str) -> None:
+    async with asking.client() as client:
+        producer = await client.create_producer(topic)
+        txn = await client.begin_transaction(timeout=1)
+        await producer.send(b"event", txn=txn)
+        await txn.prepare()
+        stranger = client.attach_transaction(txn.id or "")
+        with pytest.raises(Exception, match="PREPARED"):
+            await producer.send(b"late", txn=stranger)
+        await asyncio.sleep(1.5)
+        await txn.commit()
+        assert await visible(client, topic) == [b"event"]
+
+
+async def test_a_group_is_asked_about_a_prepared_transaction_for_ever(asking: AskingServer, topic: str) -> None:
+    asked: list[CheckQuestion] = []
+
+    async def check(question: CheckQuestion) -> LocalOutcome:
+        asked.append(question)
+        return LocalOutcome.COMMIT if len(asked) > 5 else LocalOutcome.UNKNOWN  # more often than `transactionCheckMax`
+
+    async with asking.client() as client:
+        producer = await client.transactional_producer(topic, group=topic, check=check, prepare=True, timeout=1)
+
+        async def execute(half: object) -> LocalOutcome:
+            return LocalOutcome.UNKNOWN
+
+        await producer.send_in_transaction(b"event", execute=execute)
+        assert await eventually_visible(client, topic, [b"event"])
+    assert [question.count for question in asked] == [1, 2, 3, 4, 5, 6]
+    assert all(question.prepared for question in asked)
+
+
+@pytest.mark.seed_rows("E04")
+async def test_taking_over_ends_what_the_predecessor_left_before_it_returns(asking: AskingServer, topic: str) -> None:
+    async with asking.client(transactional_id=topic) as first:
+        producer = await first.create_producer(topic)
+        left = await first.begin_transaction()
+        await producer.send(b"left open", txn=left)
+        async with asking.client(transactional_id=topic) as second:
+            epoch = await second.take_over()
+            assert await second.take_over() == epoch
+            plain = await second.create_producer(topic)
+            await plain.send(b"plain")
+            assert await visible(second, topic) == [b"plain"]
+            with pytest.raises(Exception, match=r"newer instance|ABORTED"):
+                await left.commit()
+
+
+@pytest.mark.seed_rows("C37")
+@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.RESET_MEANWHILE])
+async def test_a_begin_whose_answer_is_lost_leaves_no_second_open_transaction(fault: Fault, topic: str) -> None:
+    with OurBroker() as server:
+        async with FrameProxy(server.service_url) as proxy, AsyncClient(proxy.service_url) as client:
+            await (await client.begin_transaction()).abort()
+            trap = proxy.arm("newTxn", fault)
+            txn = await client.begin_transaction()
+            assert trap.sprung
+            assert str(txn.id) in await open_ones(server)
+            assert (await open_ones(server)).count('"OPEN"') == 1
+            await txn.abort()
+            assert '"OPEN"' not in await open_ones(server)
+
+
+async def open_ones(server: OurBroker) -> str:
+    """What the administration says of the open transactions, as text with quoted states and ids."""
+    url = f"{server.admin_url}/admin/v3/transactions/slowTransactions/0"
+    with await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE) as answer:
+        found = json.load(answer)
+    return "\n".join(f'{each["txnId"]} "{each["status"]}"' for each in found.values())
+
+
+async def test_stock_pulsar_says_what_it_lacks_and_leaves_the_transaction_as_it_was(stock_pulsar: Target, topic: str) -> None:
+    async with AsyncClient(stock_pulsar.service_url) as client:
+        producer = await client.create_producer(topic)
+        txn = await client.begin_transaction()
+        await producer.send(b"event", txn=txn)
+        with pytest.raises(FeatureUnsupported):
+            await txn.prepare()
+        with pytest.raises(FeatureUnsupported):
+            await txn.commit(visible=False)
+        await txn.commit()
+        assert await visible(client, topic) == [b"event"]
+        for work in (
+            client.begin_transaction(check_group="orders"),
+            client.join_check_group("orders", lambda _question: LocalOutcome.COMMIT),
+            client.attach_prepared(PreparedToken(txn.id, b"s")),  # type: ignore[arg-type]  # it has one
+        ):
+            with pytest.raises(FeatureUnsupported):
+                await work
