@@ -13,7 +13,8 @@ from loop_blocks import LONGEST_SECONDS, held_loop
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
+from pulsar_txn.broker.txn.coordinator_host import CoordinatorHost
+from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore

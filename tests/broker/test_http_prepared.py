@@ -185,3 +185,18 @@ async def test_metrics_count_questions_answers_and_what_is_prepared(bench: Any, 
     assert [of("checks_answered_total", outcome=each) for each in ("commit", "abort", "unknown", "refused")] == [1, 0, 1, 1]
     assert of("check_group_members") == 1
     assert float(values['pulsar_txn_timeout_total{cluster="standalone",coordinator_id="0"}']) == 0
+
+
+async def test_one_that_waits_among_very_many_that_have_ended_is_listed_in_its_place(bench: Any, admin: Any) -> None:
+    one = CheckClient(bench.broker)
+    first = await one.begin(None)
+    await one.prepare(first)
+    for _ in range(100):
+        await one.end(await one.begin(None))
+    last = await one.begin(None)
+    expected = [f"({each.most},{each.least})" for each in (first, last)]
+    assert last.least == 101
+    _, found = await admin("GET", f"{BASE}/slowTransactions/0")
+    assert list(found) == expected
+    _, found = await admin("GET", f"{BASE}/slowTransactions/0?after={expected[0]}")
+    assert list(found) == expected[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
@@ -281,6 +281,10 @@ class TransactionCoordinator:
     def low_watermark(self) -> int:
         """All transactions up to here have ended (-1: none); what is open or ending is never covered."""
         return self._state.low_watermark()
+
+    def living(self) -> Iterable[int]:
+        """The numbers of all transactions that take room."""
+        return self._state.transactions.keys()
 
     def transactions(self) -> list[TransactionInfo]:
         """All open, prepared and ending transactions, by id."""

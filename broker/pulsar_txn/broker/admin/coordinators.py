@@ -6,13 +6,14 @@ Shapes and paths are those of Pulsar 4.2; 404 with a sentence where that has 500
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import attrs
 from aiohttp import web
 
-from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
+from pulsar_txn.broker.txn.coordinator_host import CoordinatorHost
+from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import asked
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, TxnStatus, coordinator_of
@@ -21,6 +22,7 @@ from .answers import TURN, Routes, done, flag, number
 from .lists import after, limit, object_response
 
 BASE: Final = "/admin/v3/transactions"
+_SPARSE: Final = 16
 _TXN: Final = re.compile(r"\(([0-9]{1,19}),([0-9]{1,18})\)")
 
 
@@ -207,12 +209,20 @@ async def _open_transactions(
         first = machine.low_watermark + 1
         if place <= after_id[0]:
             first = max(first, after_id[1] + 1) if place == after_id[0] else machine.next_local_txn_id
-        async for least in budget.each(range(first, machine.next_local_txn_id)):
+        async for least in budget.each(_numbers(machine, first)):
             info = machine.transaction(least)
             if info is None or info.start_time_ms > opened_until_ms or not may_see(request, info.principal):
                 continue
             if not only_prepared or getattr(info, "prepared", False):
                 yield info
+
+
+def _numbers(machine: Any, first: int) -> Iterable[int]:
+    """What to look at from `first` on. After one that waits for days there are millions of numbers that have ended."""
+    numbers = range(first, machine.next_local_txn_id)
+    if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "living"):
+        return numbers
+    return sorted(least for least in machine.living() if least >= first)
 
 
 async def _described(request: web.Request, infos: AsyncIterator[Any], most: int | None) -> AsyncIterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pulsar_txn.ledger.machine import Machine
 from pulsar_txn.wire.ids import Position
 
-from .coordinators import CoordinatorHost, MakeHost
+from .coordinator_host import CoordinatorHost, MakeHost
 
 
 class CoordinatorWatch(Protocol):

@@ -1,0 +1,172 @@
+"""One coordinator at its host: ends that are joined, participants that are told, and questions that leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.ledger.machine import AskProducer, Effect, TellParticipant
+from pulsar_txn.ledger.protocols import LeasedLog, Log
+from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.requests import Coordinator, IsRegistered, ParticipantsDone, Request
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
+
+from .host import MachineHost
+from .participants import Participants
+
+_TOLD_PER_TURN: Final = 256
+"""Participants that are told at once: a few milliseconds' worth."""
+
+
+class CoordinatorHost(MachineHost[Request, Any]):
+    """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
+
+    `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
+    metrics. `ask_producer` hands a question to a member of a check group; `on_outcome` is called when a transaction is over.
+    `unanswered` counts transactions that were ended because nobody of their check group knew.
+    """
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        log: Log,
+        turn: Turn,
+        participants: Participants,
+        on_failed: Callable[[Exception], None],
+        before_due: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
+        self.coordinator = machine
+        self._before_due = before_due
+        self._participants = participants
+        self._untold: dict[TxnId, int] = {}
+        self.registered_at: dict[TxnId, Position] = {}
+        self._to_tell: deque[TellParticipant] = deque()
+        self._may_tell = _TOLD_PER_TURN
+        self._told_at = 0
+        self._tells_later = False
+        self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+        self.ask_producer: Callable[[AskProducer], None] = _nobody
+        self.on_outcome: Callable[[TxnId], None] = _nobody
+        self.unanswered = 0
+
+    @property
+    def telling(self) -> int:
+        """Participants that were told an outcome and have not answered yet."""
+        return sum(self._untold.values())
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what is in memory is the newest: no other process can have taken the log over."""
+        log: object = self.host.main.log
+        return not isinstance(log, LeasedLog) or log.fresh
+
+    # ---- time
+
+    def look(self) -> None:
+        """As every host, but not at the end of each turn: what most requests do brings no deadline nearer."""
+        self.looks = False
+        super().look()
+
+    def expire(self) -> None:
+        """Look again after this: the timer is gone."""
+        self.looks = True
+        if self._before_due is not None:
+            self._before_due()
+        super().expire()
+
+    def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Transactions that their timeout has ended; a plug-in's records may not say why."""
+        causes = [getattr(record, "cause", Cause.TIMEOUT) for _, record in records]
+        self.unanswered += causes.count(Cause.UNANSWERED)
+        return causes.count(Cause.TIMEOUT)
+
+    # ---- requests
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Is the transaction open here, with this participant? None: the coordinator is not ready.
+
+        The answer waits for the tail of the log, as H3 says: it may follow from a record that is not durable yet.
+        """
+        if self.ready:
+            self.submit(IsRegistered(partial(_answer_registered, answer), txn_id, participant))
+        else:
+            answer(None)
+
+    # ---- effects
+
+    def perform(self, effect: Effect) -> None:
+        """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
+        if type(effect) is not TellParticipant:
+            if type(effect) is AskProducer:
+                self.ask_producer(effect)
+            else:
+                super().perform(effect)
+            return
+        untold = self._untold
+        untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
+        self._to_tell.append(effect)
+
+    def performed(self) -> None:
+        """Tell participants: some at once, further ones in later turns of the loop."""
+        waiting, now_ms = self._to_tell, self.turn.now_ms
+        if now_ms != self._told_at:  # another turn
+            self._told_at, self._may_tell = now_ms, _TOLD_PER_TURN
+        while waiting and not self._tells_later:
+            if self._may_tell:
+                self._may_tell -= 1
+                self._participants.tell(waiting.popleft(), self._told)
+            else:
+                self._tells_later = True
+                self.turn.runtime.call_soon(self._tell_more)
+
+    def _tell_more(self) -> None:
+        waiting, spent = self._to_tell, self.turn.budget.is_spent
+        while waiting and self.failure is None and not spent():
+            self._participants.tell(waiting.popleft(), self._told)
+        if waiting and self.failure is None:
+            self.turn.runtime.call_soon(self._tell_more)
+        else:
+            self._tells_later = False
+
+    def _told(self, txn_id: TxnId) -> None:
+        left = self._untold[txn_id] - 1
+        if left:
+            self._untold[txn_id] = left
+            return
+        del self._untold[txn_id]
+        if self.host.ready:
+            self.submit(ParticipantsDone(txn_id), reserve=True)
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """Count it, and forget what was registered."""
+        self.ended[action] += 1
+        self.registered_at.pop(txn_id, None)
+        self.on_outcome(txn_id)
+
+    def folded(self) -> None:
+        """H6: time does not go back across a restart."""
+        self.turn.observe(self.coordinator.newest_time_ms)
+
+
+def _nobody(_what: object) -> None:
+    """Until its owner listens."""
+
+
+def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
+    answer(None if error is not None else bool(value))
+
+
+MakeHost: TypeAlias = Callable[
+    [int, Coordinator, Log, Turn, Participants, Callable[[Exception], None], Callable[[], None] | None], CoordinatorHost
+]
+"""The coordinator's number, and what `CoordinatorHost` is made of."""
+
+
+def plain_host(_tc_id: int, *parts: Any) -> CoordinatorHost:
+    """Nobody follows its records."""
+    return CoordinatorHost(*parts)
