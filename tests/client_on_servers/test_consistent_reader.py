@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from admin import post, put, topic_path
+from admin import eventually, get_json, post, put, topic_path
 from cuts import SOON, is_silent, producers_of, send_in_one, take
 from targets import Target
 
@@ -15,6 +15,7 @@ from pulsar_txn.client import (
     AsyncClient,
     Client,
     CutPosition,
+    InvalidConfiguration,
     MessageId,
 )
 
@@ -150,3 +151,46 @@ async def test_batches_and_chunks_are_whole(client: AsyncClient, topics: list[st
         await txn.commit()
         cut = await reader.next_cut(SOON)
         assert [message.data for message in cut] == [*(b"%d" % number for number in range(10)), large, b"small"]
+
+
+async def compacted(pulsar: Target, topic: str) -> None:
+    await put(pulsar, f"{topic_path(topic)}/compaction")
+    status = await eventually(
+        lambda: get_json(pulsar, f"{topic_path(topic)}/compaction"), lambda found: found["status"] != "RUNNING"
+    )
+    assert status["status"] == "SUCCESS"
+
+
+@pytest.mark.seed_rows("C48")
+async def test_a_compacted_copy_has_a_part_of_a_transaction_and_the_topic_has_all_of_it(
+    client: AsyncClient, topics: list[str], pulsar: Target
+) -> None:
+    """Of each key the copy keeps the newest message: of the transaction that of the other key is left."""
+    topic = topics[0]
+    producer = await client.create_producer(topic, batching=False)
+    async with client.transaction() as txn:
+        await producer.send(b"k1 in the transaction", key="k1", txn=txn)
+        await producer.send(b"k2 in the transaction", key="k2", txn=txn)
+    await producer.send(b"k1 later", key="k1")
+    await compacted(pulsar, topic)
+    async with await client.create_reader(topic, read_compacted=True) as copy:
+        seen = [(await copy.read_next(SOON)).data for _ in range(2)]
+    assert sorted(seen) == [b"k1 later", b"k2 in the transaction"]
+    with pytest.raises(InvalidConfiguration, match="read_compacted"):
+        await client.consistent_reader(topic, read_compacted=True)
+    async with await client.consistent_reader(topic) as reader:
+        assert await take(reader, 3) == [b"k1 in the transaction", b"k1 later", b"k2 in the transaction"]
+
+
+async def test_a_topic_that_is_unloaded_is_read_on(client: AsyncClient, topics: list[str], pulsar: Target) -> None:
+    a, b, _ = await producers_of(client, topics)
+    async with await client.consistent_reader(topics[:2]) as reader:
+        await send_in_one(client, (a, b"1a"), (b, b"1b"))
+        assert await take(reader, 2) == [b"1a", b"1b"]
+        txn = await client.begin_transaction()
+        await a.send(b"2a", txn=txn)
+        await put(pulsar, f"{topic_path(topics[0])}/unload")
+        await b.send(b"2b", txn=txn)
+        await put(pulsar, f"{topic_path(topics[1])}/unload")
+        await txn.commit()
+        assert await take(reader, 2) == [b"2a", b"2b"]

@@ -60,7 +60,7 @@ def started(name: str) -> Iterator[Server]:
 async def end(zombie: Zombie, topic: str, txn_id: TxnId, action: TxnAction = TxnAction.COMMIT) -> None:
     """What a coordinator tells one participant."""
     connection = await zombie.brokers.owner(topic)
-    bits = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+    bits = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least, "txnid_least_bits_of_low_watermark": 0}
     await connection.request("endTxnOnPartition", 1, topic=topic, txn_action=int(action), **bits)
 
 
