@@ -211,6 +211,20 @@ async def test_after_a_lost_answer_prepare_may_be_called_again(broker):
     assert {body.token for body in broker.all("prepareTxn")} == {token.secret}
 
 
+async def test_a_prepare_that_is_repeated_does_not_say_aborted_because_it_may_have_been_committed_since(broker):
+    broker.on["prepareTxn"] = silence
+    async with fake_client(broker, operation_timeout=0.1) as client:
+        txn = await client.begin_transaction()
+        with pytest.raises(OperationTimeout):
+            await txn.prepare()
+        broker.on["prepareTxn"] = refused("prepareTxnResponse", 21, "COMMITTED")  # by an operator
+        with pytest.raises(InvalidTransactionStatus, match="call commit"):
+            await txn.prepare()
+        assert txn.state is PREPARING
+        await txn.commit()
+        assert txn.state is TransactionState.COMMITTED
+
+
 @pytest.mark.parametrize("action", [TxnAction.COMMIT, TxnAction.ABORT])
 async def test_after_a_lost_answer_it_may_be_ended_as_well(broker, action):
     broker.on["prepareTxn"] = silence

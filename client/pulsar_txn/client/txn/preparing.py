@@ -62,6 +62,7 @@ class Preparing:
             life.move(TransactionState.PREPARING)
         await self._settle(end)
         await self._check_whole(end)
+        again = life.prepared is not None
         token = life.prepared = life.prepared or PreparedToken(txn_id, self._secret(SECRET_BYTES))
         try:
             await self._coordinators.prepare_txn(token, timeout=max(0.001, end - self._monotonic()), tally=self._opening.tally)
@@ -69,13 +70,16 @@ class Preparing:
             life.prepared = None
             raise
         except (InvalidTransactionStatus, TransactionNotFound, TransactionFenced) as error:
-            raise self._ended_elsewhere(error) from error
+            raise self._ended_elsewhere(error, again=again) from error
         life.move(TransactionState.PREPARED)
 
-    def _ended_elsewhere(self, error: PulsarError) -> PulsarError:
-        """The coordinator had ended it before: at its timeout, for a successor, or as a member of its group said."""
+    def _ended_elsewhere(self, error: PulsarError, *, again: bool) -> PulsarError:
+        """The coordinator had ended it before: at its timeout, for a successor, or as a member of its group said.
+
+        `again`: an earlier attempt may have prepared it.
+        """
         life = self._life
-        if life.options.check_group is not None or error.maybe_processed:
+        if life.options.check_group is not None or error.maybe_processed or again:
             # A member may have said commit; or it was prepared, and ended since.
             error.hint = "call commit(): what it says is how the transaction has ended"
             return error
