@@ -77,16 +77,16 @@ def list_open(admin: Admin, coordinator: int | None, seconds: float, prepared: b
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _print(found)
+        _print(found, "prepared" if prepared else "open")
     if admin.unanswered:
         raise Ending(UNAVAILABLE, f"the list is not whole: {'; '.join(admin.unanswered)}")
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], what: str) -> None:
     for txn_id, txn in sorted(found.items(), key=lambda item: item[1].get("openTimestamp", 0)):
         click.echo(_line(txn_id, txn))
     if not found:
-        click.echo("no transaction is open", err=True)
+        click.echo(f"no transaction is {what}", err=True)
 
 
 def _line(txn_id: str, txn: dict[str, Any]) -> str:
