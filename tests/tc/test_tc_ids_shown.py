@@ -68,7 +68,7 @@ def test_an_unknown_id_and_a_coordinator_that_does_not_fence_show_nothing() -> N
     plain = TcHost()
     plain.new(**APP)
     assert plain.tc.describe("anna", "app") is None
-    assert plain.tc.ids() == []
+    assert list(plain.tc.ids()) == []
 
 
 def test_an_id_that_is_forgotten_is_shown_by_what_it_left_prepared() -> None:
