@@ -46,6 +46,7 @@ def test_many_runs_hand_out_whole_transactions_only() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_tens_of_thousands_of_runs() -> None:
     for seed in range(30_000):
         rng = random.Random(f"soak {seed}")

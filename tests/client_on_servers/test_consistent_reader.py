@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
 import pytest
 from admin import eventually, get_json, post, put, topic_path
+from crypto_samples import rsa_pair
 from cuts import SOON, is_silent, producers_of, send_in_one, take
 from targets import Target
 
 from pulsar_txn.client import (
     EARLIEST_ID,
     LATEST_ID,
+    AlreadyClosed,
     AsyncClient,
     Client,
     CutPosition,
+    CutTooLarge,
     InvalidConfiguration,
     MessageId,
+    MessagesMissing,
+    PemKeys,
 )
 
 
@@ -194,3 +201,88 @@ async def test_a_topic_that_is_unloaded_is_read_on(client: AsyncClient, topics: 
         await put(pulsar, f"{topic_path(topics[1])}/unload")
         await txn.commit()
         assert await take(reader, 2) == [b"2a", b"2b"]
+
+
+async def test_a_message_that_cannot_be_read_is_an_error_and_no_torn_transaction(pulsar: Target, topics: list[str]) -> None:
+    pair, other = rsa_pair(), rsa_pair()
+    with_key, without = [PemKeys(public=pair.public, private=each.private) for each in (pair, other)]
+    async with AsyncClient(pulsar.service_url, operation_timeout=2.0) as client:
+        plain = await client.create_producer(topics[0], batching=False)
+        secret = await client.create_producer(topics[1], batching=False, crypto_keys=with_key, encryption_keys=["key"])
+        await send_in_one(client, (plain, b"1"), (secret, b"1"))
+        async with await client.consistent_reader(topics[:2], crypto_keys=with_key) as reader:
+            assert await take(reader, 2) == [b"1", b"1"]
+        async with await client.consistent_reader(topics[:2], crypto_keys=without) as reader:
+            for _ in range(2):
+                with pytest.raises(MessagesMissing, match=topics[1]):
+                    await reader.next_cut(SOON)
+
+
+async def test_a_call_that_is_cancelled_or_times_out_loses_nothing(client: AsyncClient, topics: list[str]) -> None:
+    a, b, _ = await producers_of(client, topics)
+    async with await client.consistent_reader(topics[:2]) as reader:
+        found: list[bytes] = []
+        for number in range(30):
+            await send_in_one(client, (a, b"%02da" % number), (b, b"%02db" % number))
+            waiting = asyncio.ensure_future(reader.next_cut())
+            await asyncio.sleep(0.007 * (number % 8))
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                found += [message.data for message in await waiting]
+        found += await take(reader, 60 - len(found))
+        assert sorted(found) == sorted(b"%02d%s" % (number, name) for number in range(30) for name in (b"a", b"b"))
+        assert await is_silent(reader)
+
+
+async def test_a_closed_reader_says_so_and_leaves_nothing(client: AsyncClient, topics: list[str]) -> None:
+    a, b, _ = await producers_of(client, topics)
+    before = len(asyncio.all_tasks())
+    reader = await client.consistent_reader(topics[:2])
+    await send_in_one(client, (a, b"a"), (b, b"b"))
+    assert await take(reader, 2) == [b"a", b"b"]
+    waiting = asyncio.ensure_future(reader.next_cut())
+    await asyncio.sleep(0.1)
+    await reader.close()
+    await reader.close()
+    with pytest.raises(AlreadyClosed, match="consistent reader"):
+        await waiting
+    assert [cut async for cut in reader] == []
+    assert [message async for message in reader.messages()] == []
+    await asyncio.sleep(0.1)
+    assert len(asyncio.all_tasks()) <= before
+
+
+async def test_a_transaction_that_is_too_large_is_refused_and_a_larger_limit_takes_it(
+    client: AsyncClient, topics: list[str]
+) -> None:
+    a, b, _ = await producers_of(client, topics)
+    await send_in_one(client, (a, b"small"), (b, b"small"))
+    await send_in_one(client, *[(producer, b"%d" % number) for number in range(15) for producer in (a, b)])
+    async with await client.consistent_reader(topics[:2], max_cut_messages=20) as reader:
+        assert await take(reader, 2) == [b"small", b"small"]
+        position = reader.position
+        with pytest.raises(CutTooLarge, match="max_cut_messages=20"):
+            await reader.next_cut(SOON)
+    async with await client.consistent_reader(topics[:2], position, max_cut_messages=30) as reader:
+        assert len(await reader.next_cut(SOON)) == 30
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"topics": []}, "no topic"),
+        ({"start": MessageId(3, 4)}, "a place in one partition"),
+        ({"start": "yesterday"}, "start must be"),
+        ({"topics": ["non-persistent://public/default/x"]}, "keeps nothing"),
+        ({"max_ahead": 0}, "max_ahead"),
+        ({"max_cut_bytes": 0}, "max_cut_bytes"),
+        ({"check_interval": 0}, "check_interval"),
+        ({"auto_update_partitions": 5}, "auto_update_partitions"),
+        ({"consumer_name": "x"}, "consumer_name"),
+        ({"start": CutPosition({})}, "in other topics"),
+    ],
+)
+async def test_what_cannot_work_is_refused_at_once(client: AsyncClient, topic: str, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=says):
+        await client.consistent_reader(**({"topics": [topic]} | given))
