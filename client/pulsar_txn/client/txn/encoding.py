@@ -33,19 +33,18 @@ class NewTxnFrame:
         self._coordinator_id = coordinator_id
         self._first = [(topic, subscription, cluster) for cluster, topic, subscription in map(_with_cluster, first)]
         self._needs_checks = checked is not None
-        self._more = hot_txn.encode_checked((checked or _UNCHECKED)._replace(nonce=nonce))
-        self._knows_checks = False
+        self._said = (checked or _UNCHECKED)._replace(nonce=nonce)
+        self._more = b""
 
     def suit(self, connection: Connection) -> None:
         """It goes there next. FeatureUnsupported."""
         if self._needs_checks:
             check_checks(connection, "a check group or abort_on_disconnect")
-        self._knows_checks = connection.features.supports_checks
+        self._more = hot_txn.encode_checked(self._said) if connection.features.supports_checks else b""
 
     def encode(self, number: int) -> bytes:
         """The frame, with this request id."""
-        more = self._more if self._knows_checks else b""
-        return hot_txn.encode_new_txn(number, self._timeout_ms, self._coordinator_id, self._first, more)
+        return hot_txn.encode_new_txn(number, self._timeout_ms, self._coordinator_id, self._first, self._more)
 
 
 class EndTxnFrame:
