@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
+from check_client import CheckClient
 from command_line import pulsar_txn
 from coordinator_bench import ScriptedCluster
 from credentials import TOKENS, Papers, Speaker, token
@@ -254,3 +255,37 @@ async def https(url: str, trust: Path) -> list[str]:
 )
 def test_what_an_instance_says_of_itself_is_read_as_it_was_meant(address: Address) -> None:
     assert Address.parse(address.advertised) == address
+
+
+async def test_prepared_ones_and_transactional_ids_are_known_to_whichever_is_asked(
+    pair: tuple[Instance, Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_PAGE", 1)
+    await begin_everywhere(pair)
+    prepared = []
+    for tc_id in range(COORDINATORS):
+        one = CheckClient(pair[tc_id % 2].service)  # type: ignore[arg-type]  # it wants connections, and nothing else of a broker
+        prepared.append(await one.begin(None, tc_id))
+        await one.prepare(prepared[-1])
+    for each in pair:
+        status, found, missing = await each.ask("/slowTransactions/0?prepared=true")
+        assert (status, list(found), missing) == (200, [named(txn) for txn in prepared], [])
+    first, second = pair
+    assert (await first.ask(f"/commitTransaction/{path(prepared[1])}", "POST"))[0] == 204
+    assert (await second.ask(f"/abortTransaction/{path(prepared[0])}", "POST"))[0] == 204
+    assert list((await first.ask("/slowTransactions/0?prepared=true"))[1]) == [named(txn) for txn in prepared[2:]]
+    assert [effect.action.name for effect in second.cluster.told] == []
+    epochs = set()
+    for number in range(8):
+        client = Speaker(first.service)
+        answer = await client.request("tcClientConnectRequest", tc_id=0, transactional_id=f"app-{number}")
+        home = pair[answer.tc_id % 2]
+        again = Speaker(home.service)
+        fields = {"transactional_id": f"app-{number}", "transactional_epoch": answer.transactional_epoch}
+        await again.request("tcClientConnectRequest", tc_id=answer.tc_id, **fields)
+        for each in pair:
+            (found,) = (await each.ask(f"/transactionalIds/app-{number}"))[1]
+            assert (found["epoch"], found["coordinator"]) == (answer.transactional_epoch, answer.tc_id)
+            epochs.add((number, found["epoch"]))
+    assert len(epochs) == 8
+    assert len((await second.ask("/transactionalIds"))[1]) == 8
