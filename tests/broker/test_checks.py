@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -525,3 +526,34 @@ async def test_a_crash_after_each_record_ends_as_the_group_says(benches: Any, un
     expected = [b"half", b"plain"] if STEPS.index(until) >= STEPS.index("sent") else [b"plain"]
     assert await other.payloads(len(expected)) == expected
     await other.nothing()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_frames_with_wrong_bytes_harm_nobody_else(benches: Any, caplog: pytest.LogCaptureFixture, seed: int) -> None:
+    bench, rnd = await benches(**TOKENS).start(), random.Random(seed)
+    other = GuardedClient(bench.broker, token("ann"), feature_flags=KNOWS_CHECKS)
+    await other.join()
+    txn = await other.begin()
+    good = [
+        command("txnGroup", request_id=7, tc_id=0, group="g"),
+        command("txnGroup", request_id=8, tc_id=1 << 63, group="g", leave=True),
+        command("txnCheckResponse", **ids_of(txn), group="g", outcome=COMMIT),
+        command("prepareTxn", request_id=9, **ids_of(TxnId(1, 9)), token=b"t"),
+        command("newTxn", request_id=10, tc_id=1, txn_ttl_millis=9, check_group="h", check_after_millis=1 << 62, nonce=b"n"),
+        command("endTxn", request_id=11, **ids_of(TxnId(1, 9)), txn_action=0, prepared_token=b"t", answer_at_decision=True),
+    ]
+    hostile = GuardedClient(bench.broker, token("bob"), feature_flags=KNOWS_CHECKS)
+    for _ in range(300):
+        frame = bytearray(rnd.choice(good))
+        for _ in range(rnd.randrange(3)):
+            frame[rnd.randrange(8, len(frame))] = rnd.randrange(256)
+        hostile.raw(bytes(frame))
+        if hostile.pipe.closed:
+            hostile.connection.connection_lost(None)
+            hostile = GuardedClient(bench.broker, token("bob"), feature_flags=KNOWS_CHECKS)
+    await other.settle()
+    assert "Traceback" not in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert status(bench, txn) is TxnStatus.OPEN, "nobody of them was asked"
+    await other.end(txn)
+    bench.broker.coordinators.ready(1).coordinator.check_invariants()
