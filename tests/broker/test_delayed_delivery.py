@@ -13,31 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keeping import kept_by
 from raw_client import FULL, RawClient, Refused
+from topic_views import HOUR_MS, later, now_ms
 
 from pulsar_txn.broker.dispatch import delayed
 from pulsar_txn.broker.dispatch.delayed import DelayedPositions
 from pulsar_txn.wire.errors import ServerError
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
-HOUR_MS = 3_600_000
 DELAYS = "/admin/v2/namespaces/public/default/delayedDelivery"
-
-
-def now_ms(bench: Any) -> int:
-    now: int = bench.broker.clock.now_ms()
-    return now
 
 
 async def sent(client: RawClient, payload: bytes, at_ms: int, **options: Any) -> Any:
     fields = {"deliver_at_time": at_ms, "publish_time": max(0, at_ms - HOUR_MS)}
     return await client.sent(payload, fields=fields, **options)
-
-
-def later(bench: Any, milliseconds: int, topic: str = "a") -> None:
-    """The clock goes ahead, as if the timer had come."""
-    bench.broker.clock.observe(now_ms(bench) + milliseconds)
-    for subscription in bench.broker.topics[FULL + topic].subscriptions.values():
-        subscription.dispatcher.wake()
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
