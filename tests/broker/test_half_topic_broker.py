@@ -149,3 +149,45 @@ def test_rules_name_namespaces_and_topics() -> None:
         "public/orders": "half-topic",
         "persistent://public/default/t": "my:Buffer",
     }
+
+
+async def test_commits_of_many_transactions_share_their_commit_groups(half: Any) -> None:
+    """Named after a fault: the copies of one transaction waited until those of the one before it were durable."""
+    client = half.client()
+    await client.producer("half")
+    await client.subscribe("half")
+    txns = [await opened(client, HALF) for _ in range(40)]
+    for number, txn in enumerate(txns):
+        await client.sent(f"{number}".encode(), txn=txn)
+    half.store.auto_confirm = False
+    ends = [client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0) for txn in txns]
+    groups = 0
+    while groups < 20 and half.broker.topics[HALF].buffer.stats().committed_txn_count < len(txns):
+        await client.settle()
+        half.store.confirm()
+        groups += 1
+    half.store.auto_confirm = True
+    half.store.confirm()
+    for end in ends:
+        await client.answer(end)
+    assert groups <= 5
+    assert await client.payloads(len(txns)) == [f"{number}".encode() for number in range(len(txns))]
+
+
+async def test_large_and_small_transactions_that_commit_together_are_copied_in_their_order(half: Any) -> None:
+    client = half.client()
+    await client.producer("half")
+    await client.subscribe("half", permits=5000)
+    expected = []
+    ends = []
+    for number, size in enumerate((300, 1, 700, 2, 1, 300)):
+        txn = await opened(client, HALF)
+        for at in range(size):
+            client.send(f"{number} {at}".encode(), txn=txn)
+            expected.append(f"{number} {at}".encode())
+        await client.until(lambda: len(client.receipts) == len(expected), "receipts")
+        ends.append(txn)
+    asked = [client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0) for txn in ends]
+    for each in asked:
+        await client.answer(each)
+    assert await client.payloads(len(expected)) == expected

@@ -105,7 +105,7 @@ def test_a_large_transaction_is_many_slices_and_comes_back_whole():
     again = restored(HalfTopicTransactionBuffer("t", marker), slices)
     assert state_of(again) == slices
     (copies,) = (effect for effect in again.recovered(0).effects if type(effect) is CopyEntries)
-    assert copies.positions == tuple((1, entry) for entry in range(256))
+    assert copies.positions == tuple((1, entry) for entry in range(count))
     assert again.trim_before("half") == (1, 0)
     assert again.trim_before("op") == (1, count + 2)
     assert again.trim_before("topic") is None

@@ -119,11 +119,14 @@ class VerifyRegistered:
 
 @value
 class CopyEntries:
-    """Copy entries from one of the machine's logs into another, each through `decide(Copied(...))` (half messages)."""
+    """Copy entries from one of the machine's logs into another, each through `decide(Copied(...))` (half messages).
+
+    They are copied in the order of these effects, so nothing of one comes before all of those that were released earlier.
+    """
 
     source: str
     target: str
-    positions: tuple[Position, ...]
+    positions: Sequence[Position]
     txn_id: TxnId | None = None
 
 

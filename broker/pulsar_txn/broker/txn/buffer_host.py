@@ -33,6 +33,9 @@ TOPIC = "topic"
 DATA_LOGS: Final = frozenset((TOPIC, "half"))
 """Logs with what producers sent: a message counts as sent while it waits for its transaction, too."""
 
+COPIED_AT_ONCE: Final = 256
+"""Half messages whose copies are not durable yet."""
+
 SNAPSHOT_AFTER: Final = 10_000
 _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
 """What each published entry pays for in the snapshots of its topic, at the most."""
@@ -82,7 +85,8 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         self._notes: deque[tuple[Place, Position, Position]] = deque()
         self._noted: Position = EARLIEST
         self._since_snapshot = 0
-        self._copies: set[asyncio.Task[None]] = set()
+        self._copies: deque[CopyEntries] = deque()
+        self._copier: asyncio.Task[None] | None = None
 
     # ---- publishing
 
@@ -136,23 +140,33 @@ class BufferHost(MachineHost[Request, TopicRecord]):
                 self._notes.append((place, place.applied, self._noted))
             self._topic.log_moved()
         elif type(effect) is CopyEntries:
-            task = asyncio.get_running_loop().create_task(self._copy(effect))
-            self._copies.add(task)
-            task.add_done_callback(self._copies.discard)
+            self._copies.append(effect)
+            if self._copier is None:
+                self._copier = asyncio.get_running_loop().create_task(self._copy_all())
         else:
             super().perform(effect)
 
-    async def _copy(self, effect: CopyEntries) -> None:
-        log = self.logs[effect.source]
+    async def _copy_all(self) -> None:
+        """Make all copies in their order. Not too many are in flight: each few hundred wait until they are durable."""
+        count, copies = 0, self._copies
         try:
-            for position in effect.positions:
-                data = log.read_cached(position)
-                if data is None:
-                    ((_, data),) = await log.read(position, max_entries=1)
-                record = self._record(effect.source, data)
-                self.submit(Copied(effect.source, effect.target, position, record, effect.txn_id), reserve=True)
+            while copies:
+                effect = copies.popleft()
+                log = self.logs[effect.source]
+                for position in effect.positions:
+                    data = log.read_cached(position)
+                    if data is None:
+                        ((_, data),) = await log.read(position, max_entries=1)
+                    record = self._record(effect.source, data)
+                    self.submit(Copied(effect.source, effect.target, position, record, effect.txn_id), reserve=True)
+                    count += 1
+                    if count % COPIED_AT_ONCE == 0:
+                        await self.logs[effect.target].flush()
         except Exception as error:  # noqa: BLE001 - whatever it is, this buffer cannot go on: recovery copies again
+            copies.clear()
             self.fail(error)
+        finally:
+            self._copier = None
 
     def verification_ended(self, txn_id: Any) -> None:
         """Let sends go on that waited."""

@@ -4,22 +4,20 @@ So an open transaction holds nobody back: readers get messages in the order in w
 entry of a transaction is written twice. What happens to a transaction: `transitions`.
 
 Transactions are copied one after the other, in the order of their ops, so `max_read_position` waits for the one that is
-being copied and for no other. A transaction may have millions of halves. So they are copied a few hundred at a time: the
-copy of the last one of them asks for the next ones.
+being copied and for no other. Each op asks for the copies of its transaction once it is durable. The host makes them in that
+order, and one transaction does not wait for the copies of the one before it to be durable: many are copied in one group.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pulsar_txn.ledger.machine import (
     NOTHING,
     AwaitOutcome,
     CopyEntries,
-    Effect,
     Outcome,
     PublishMaxRead,
     Reply,
@@ -68,8 +66,6 @@ from .watermarks import Watermarks
 
 if TYPE_CHECKING:
     from pulsar_txn.rm_producer.requests import TransactionBuffer
-
-_COPIED_AT_ONCE: Final = 256
 
 
 class HalfTopicTransactionBuffer:
@@ -205,8 +201,7 @@ class HalfTopicTransactionBuffer:
         due = self._snapshot_due(len(ops))
         if action is TxnAction.ABORT:
             return Step(tuple(ops), (Reply(request.token), *due))
-        copies = () if self._committing else self._copies(txn_id, self._transactions[txn_id], 0)
-        return Step(tuple(ops), (AwaitOutcome(request.token, txn_id), *copies, *due))
+        return Step(tuple(ops), (AwaitOutcome(request.token, txn_id), self._copies(txn_id), *due))
 
     def _aborts(self, stale: list[TxnId], event: Event) -> list[tuple[str, TopicRecord]]:
         wanted = [txn_id for txn_id in stale if TRANSITIONS[self.state_of(txn_id), event].act is WRITE]
@@ -216,8 +211,8 @@ class HalfTopicTransactionBuffer:
         halves = self._transactions[txn_id]
         return records.op(marker, halves.position(0), halves.position(len(halves) - 1), len(halves))
 
-    def _copies(self, txn_id: TxnId, halves: Halves, start: int) -> tuple[CopyEntries, ...]:
-        return (CopyEntries("half", "topic", halves.positions(start, _COPIED_AT_ONCE), txn_id),)
+    def _copies(self, txn_id: TxnId) -> CopyEntries:
+        return CopyEntries("half", "topic", self._transactions[txn_id].left(), txn_id)
 
     def _copied(self, copied: Copied) -> Step[TopicRecord]:
         """Only the next half of the transaction whose turn it is: whatever else comes is of a time before."""
@@ -227,14 +222,8 @@ class HalfTopicTransactionBuffer:
         cell = TRANSITIONS[self.state_of(copied.txn_id), Event.COPIED]
         if cell.act is SKIP or halves.position(halves.copied) != copied.position:
             return NOTHING
-        return Step((("topic", copied.record),), self._after_copy(copied.txn_id, halves))
-
-    def _after_copy(self, txn_id: TxnId, halves: Halves) -> tuple[Effect, ...]:
-        done = halves.copied + 1
-        if done < len(halves):
-            return self._copies(txn_id, halves, done) if done % _COPIED_AT_ONCE == 0 else ()
-        following = islice(self._committing.items(), 1, 2)
-        return (Outcome(txn_id, TxnAction.COMMIT), *(copy for each in following for copy in self._copies(*each, 0)))
+        done = halves.copied + 1 == len(halves)
+        return Step((("topic", copied.record),), (Outcome(copied.txn_id, TxnAction.COMMIT),) if done else ())
 
     def _snapshot_due(self, ending: int) -> tuple[WriteSnapshot, ...]:
         ended = self._commits + self._aborted_count
@@ -334,11 +323,7 @@ class HalfTopicTransactionBuffer:
         """Serve from here on, and go on with the copies that are missing. What is stale is due at once."""
         self._ready = True
         self._committing = self._in_order_of_commit()
-        copies: tuple[CopyEntries, ...] = ()
-        for txn_id, halves in self._committing.items():
-            copies = self._copies(txn_id, halves, halves.copied)
-            break
-        return Step(effects=(PublishMaxRead(self.max_read_position), *copies))
+        return Step(effects=(PublishMaxRead(self.max_read_position), *map(self._copies, self._committing)))
 
     def _in_order_of_commit(self) -> OrderedDict[TxnId, Halves]:
         """Those with a commit. A snapshot tells transactions in the order in which they opened."""

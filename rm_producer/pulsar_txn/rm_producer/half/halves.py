@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, overload
 
 from pulsar_txn.wire.ids import EARLIEST, Position
 
@@ -38,13 +38,39 @@ class Halves:
         """Where half `index` is in log `half`."""
         return self._places[2 * index], self._places[2 * index + 1]
 
-    def positions(self, start: int, limit: int) -> tuple[Position, ...]:
-        """At most `limit` of them from `start` on."""
-        return tuple(self.position(index) for index in range(start, min(start + limit, len(self))))
+    def left(self) -> Places:
+        """Those that are not copied yet."""
+        return Places(self._places, self.copied, len(self))
 
     def image(self) -> Image:
         """What a snapshot shows of it."""
         return self.commit, self.copied, self.before, self._places, len(self)
+
+
+class Places(Sequence[Position]):
+    """Positions of halves, which are made while they are walked: there may be very many."""
+
+    __hash__ = None  # type: ignore[assignment] # equal to any sequence of the same positions
+
+    def __init__(self, flat: array[int], start: int, end: int) -> None:
+        self._flat = flat
+        self._range = range(start, end)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Position]: ...
+    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        at = self._range[index]
+        return self._flat[2 * at], self._flat[2 * at + 1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(tuple.__eq__, self, other))
 
 
 def places_of(image: Image, chunk: int) -> Iterator[list[Position]]:
