@@ -4,9 +4,9 @@
     make bench BENCH=bench/half ARGS=--quick        one short round; writes nothing
     make bench BENCH=bench/half ARGS="--rounds 9 --no-java"
 
-A turn is a driver of its own: transactions of one 100-byte message, so many at a time, each opened, sent and committed. That is what
-RocketMQ's transaction message does (half message, local transaction, commit), so its figures stand beside ours; they were taken on
-another day. Exit code 1 when an operation failed.
+A turn is a driver of its own: transactions of one 100-byte message, so many at a time, each opened, sent and committed.
+RocketMQ's transaction message does the same (half message, local transaction, commit). Its figures stand beside ours; they
+were taken on another day. Exit code 1 when an operation failed.
 """
 
 from __future__ import annotations
@@ -127,15 +127,22 @@ def page(results: dict[tuple[str, str], list[Result]], options: Any, syncs_us: f
         ),
         platform.processor(),
     )
+    conditions = (
+        f"`make bench BENCH=bench/half` on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}: {os.cpu_count()} cores of {model}, "
+        f"{platform.system()} {platform.release()}; Python {platform.python_version()}, pulsar-txn {version('pulsar-txn')}, "
+        f"uvloop {version('uvloop')}; an append of 1 KiB with its fdatasync takes {syncs_us:.0f} µs. {options.rounds} rounds "
+        f"in turns, {options.warm:g} s warm-up (twice that for Java), {options.seconds:g} s counted. Brokers and driver share "
+        "the machine; every answer waits for the disk.\n"
+    )
+    meaning = (
+        "Each transaction has one message of 100 bytes: it is opened, the message is sent, it is committed. Median "
+        "(least-greatest) of the rounds. CPU is per transaction; `other load` is what the rest of the machine used "
+        "meanwhile, in cores.\n"
+    )
     lines = [
         "# Half messages beside Pulsar's buffer\n",
-        f"`make bench BENCH=bench/half` on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}: {os.cpu_count()} cores of {model}, "
-        f"{platform.system()} {platform.release()}; Python {platform.python_version()}, pulsar-txn {version('pulsar-txn')}, uvloop "
-        f"{version('uvloop')}; an append of 1 KiB with its fdatasync takes {syncs_us:.0f} µs. {options.rounds} rounds in turns, "
-        f"{options.warm:g} s warm-up (twice that for Java), {options.seconds:g} s counted. Brokers and driver share the machine; every "
-        "answer waits for the disk.\n",
-        "Each transaction has one message of 100 bytes: it is opened, the message is sent, it is committed. Median (least-greatest) "
-        "of the rounds. CPU is per transaction; `other load` is what the rest of the machine used meanwhile, in cores.\n",
+        conditions,
+        meaning,
         "| | broker | " + " | ".join(name for name, _ in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 2) + "|",
     ]
@@ -148,10 +155,11 @@ def page(results: dict[tuple[str, str], list[Result]], options: Any, syncs_us: f
             if name == row.name:
                 lines.append(f"| {row.name} | RocketMQ 5.5.0, synced | " + " | ".join([*figures, "-", "up to 0.8"]) + " |")
     lines.append(
-        "\nRocketMQ's figures are of 2026-11-21, on a machine of the same kind, with its own Java client (64 threads, one transaction "
-        "message each); they are no part of this run. Its transaction is one message and one request of the second phase that nobody "
-        "waits for. Ours may have any number of messages, topics and acknowledgements: it is opened and registered at a coordinator, and "
-        "its commit is answered when readers see it. `half-topic` writes each message twice, and no reader waits for an open transaction.\n"
+        "\nRocketMQ's figures are of 2026-11-21, on a machine of the same kind, with its own Java client (64 threads, one "
+        "transaction message each); they are no part of this run. Its transaction is one message, and nobody waits for the "
+        "answer to its second phase. Ours may have any number of messages, topics and acknowledgements: it is opened and "
+        "registered at a coordinator, and its commit is answered when readers see it. `half-topic` writes each message twice, "
+        "and no reader waits for an open transaction.\n"
     )
     return "\n".join(lines)
 
