@@ -221,7 +221,7 @@ async def test_what_a_group_committed_although_an_operation_had_failed_is_an_err
 # --- leaving it to the group ------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_left_to_its_group_is_not_aborted_by_the_close_of_its_client(broker):
+async def test_what_was_left_to_its_group_is_not_aborted_by_the_close_of_its_client(broker, caplog):
     async with fake_client(broker) as client:
         txn = await grouped(client)
         await txn.leave_to_check()
@@ -229,6 +229,7 @@ async def test_what_was_left_to_its_group_is_not_aborted_by_the_close_of_its_cli
         with pytest.raises(TransactionStateError, match="left to the check"):
             await txn.resolve()
     assert ends(broker) == []
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []  # nothing went wrong
 
 
 @pytest.mark.parametrize("action", [TxnAction.COMMIT, TxnAction.ABORT])
@@ -236,8 +237,20 @@ async def test_what_was_left_to_its_group_may_still_be_ended_here(broker, action
     async with fake_client(broker) as client:
         txn = await grouped(client)
         await txn.leave_to_check()
+        assert client.stats().transactions.unknown == 1
         await (txn.commit() if action is TxnAction.COMMIT else txn.abort())
+        counts = client.stats().transactions
+        assert (counts.unknown, counts.committed + counts.aborted) == (0, 1)
     assert ends(broker) == [action]
+
+
+async def test_a_client_keeps_nothing_of_what_it_left_to_groups(broker):
+    async with fake_client(broker) as client:
+        for _ in range(50):
+            await (await grouped(client)).leave_to_check()
+        counts = client.stats().transactions
+        assert (counts.begun, counts.unknown, counts.open) == (50, 50, {})
+        assert client._transactions.observers._unknown == set()
 
 
 async def test_only_what_is_open_and_has_a_group_can_be_left_to_it(broker):

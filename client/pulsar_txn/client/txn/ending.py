@@ -60,8 +60,6 @@ class Ending:
         self._running: asyncio.Task[None] | None = None
         self._action: TxnAction | None = None
         """What is under way, or was; None: a prepare."""
-        self._left = False
-        """Whether its outcome was left to its group."""
         self._preparing = Preparing(
             life,
             opening,
@@ -114,11 +112,6 @@ class Ending:
             life.check_usable()
 
     @property
-    def is_left(self) -> bool:
-        """Whether its outcome was left to its group."""
-        return self._left
-
-    @property
     def _prepares(self) -> bool:
         """Whether a prepare is on its way."""
         return self.is_under_way and self._action is None
@@ -134,7 +127,7 @@ class Ending:
     def leave_now(self) -> None:
         """The same without waiting for operations, for a program that ends."""
         nowhere = self._life.id is None and not self._opening.is_under_way
-        self._left = not nowhere
+        self._life.left_to_group = not nowhere
         self._life.move(TransactionState.ABORTED if nowhere else TransactionState.UNKNOWN)
 
     def _check_leavable(self) -> None:
@@ -203,7 +196,7 @@ class Ending:
             self.decision.place = calling_place()
         prepare = self._running if self._prepares else None
         self._action = action
-        self._left = False  # the program decides after all
+        self._life.left_to_group = False  # the program decides after all
         self._begins(action)
         self._run(self.decision.commit(budget) if commits else self._abort_instead(prepare, budget))
 
@@ -237,7 +230,7 @@ class Ending:
         if running and self._action is action:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
-        no_commit_left = self._left or self.decision.given_up is not None
+        no_commit_left = self._life.left_to_group or self.decision.given_up is not None
         if running or state in FINAL or (state is other and not no_commit_left):
             raise TransactionStateError(
                 f"{action.name.lower()} of a transaction that is {state.value}",
@@ -259,7 +252,7 @@ class Ending:
                 txn_id=life.id,
                 hint="commit() or abort() it; resolve() is for one whose commit was sent",
             )
-        if self._left:
+        if life.left_to_group:
             raise TransactionStateError(
                 "the outcome was left to the check of its group, and asking for it here would decide it",
                 txn_id=life.id,

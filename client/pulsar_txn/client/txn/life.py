@@ -102,6 +102,10 @@ class Life:
         once, or somebody else may know its id and send in it."""
         self.deadline: float | None = None
         self.failures: list[BaseException] = []
+        self.left_to_group = False
+        """Whether its outcome was left to its check group: it is unknown here, as it is meant to be."""
+        self.counts_as_left = False
+        """Whether statistics count it so."""
         self.aborts = False
         """END_TXN abort leaves or has left: whatever follows it comes too late."""
         self.opened_at = monotonic()

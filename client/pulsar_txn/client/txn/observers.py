@@ -48,7 +48,8 @@ class TransactionObserver:
 class TransactionCounts:
     """The transactions of a client since it was made; `open` are those of now, by state.
 
-    `unknown` are those whose outcome is not known to this day; `doomed` ones were aborted, or will be.
+    `unknown` are those whose outcome this client does not know to this day, also because it was left to a check group;
+    `doomed` ones were aborted, or will be.
     """
 
     begun: int
@@ -80,6 +81,7 @@ class Observers(Generic[U]):
         self._begun = self._doomed = 0
         self._ends = dict.fromkeys(TransactionState, 0)
         self._unknown: set[TxnId | None] = set()
+        self._left = 0
 
     def add(self, observer: object) -> None:
         """From now on; a second time changes nothing."""
@@ -113,12 +115,18 @@ class Observers(Generic[U]):
 
     def ended(self, unit: U) -> None:
         """It has reached a state in which nothing more can be done with it."""
-        if unit.life.state is TransactionState.UNKNOWN:
-            self._unknown.add(unit.life.id)
-        else:
-            self._unknown.discard(unit.life.id)
-            self._ends[unit.life.state] += 1
-        level = _LEVELS.get(unit.life.state, logging.DEBUG)
+        life = unit.life
+        if life.state is not TransactionState.UNKNOWN:
+            self._unknown.discard(life.id)
+            self._left -= life.counts_as_left
+            life.counts_as_left = False
+            self._ends[life.state] += 1
+        elif not life.left_to_group:
+            self._unknown.add(life.id)
+        elif not life.counts_as_left:  # by number: a client may leave very many, of which it never hears again
+            life.counts_as_left = True
+            self._left += 1
+        level = logging.DEBUG if unit.life.left_to_group else _LEVELS.get(unit.life.state, logging.DEBUG)
         self._log(level, "transaction %s has ended: %s", unit, unit.life.state.value)
         self._tell("txn_ended", unit)
 
@@ -129,7 +137,7 @@ class Observers(Generic[U]):
             begun=self._begun,
             committed=self._ends[TransactionState.COMMITTED],
             aborted=self._ends[TransactionState.ABORTED],
-            unknown=len(self._unknown),
+            unknown=len(self._unknown) + self._left,
             doomed=self._doomed,
             open={state: states.count(state) for state in TransactionState if state in states},
         )

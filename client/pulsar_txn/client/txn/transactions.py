@@ -83,7 +83,7 @@ class Transactions:
 
     def _forget(self, unit: Unit) -> None:
         self._units.discard(unit)
-        self._left_open = self._left_open or unit.ending.is_left
+        self._left_open = self._left_open or unit.life.left_to_group
 
     def _check_alone(self) -> None:
         if not self.core.settings.one_transaction_at_a_time:
@@ -138,7 +138,7 @@ class Transactions:
     def _note_left(self, units: Sequence[Unit]) -> None:
         """Say what others decide on: nobody sees it otherwise."""
         prepared = [unit for unit in units if unit.life.state is TransactionState.PREPARED]
-        checked = [unit for unit in units if unit.ending.is_left]
+        checked = [unit for unit in units if unit.life.left_to_group]
         if prepared:
             text = (
                 "the client was closed and leaves %d prepared transactions alone: end them with their tokens; the first is %s"
