@@ -10,6 +10,7 @@ import pytest
 from admin import eventually, get_json, post, put, topic_path
 from crypto_samples import rsa_pair
 from cuts import SOON, is_silent, producers_of, send_in_one, take
+from late_writes import zombie
 from targets import Target
 
 from pulsar_txn.client import (
@@ -18,6 +19,7 @@ from pulsar_txn.client import (
     AlreadyClosed,
     AsyncClient,
     Client,
+    ConnectionLost,
     CutPosition,
     CutTooLarge,
     InvalidConfiguration,
@@ -286,3 +288,25 @@ async def test_a_transaction_that_is_too_large_is_refused_and_a_larger_limit_tak
 async def test_what_cannot_work_is_refused_at_once(client: AsyncClient, topic: str, given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidConfiguration, match=says):
         await client.consistent_reader(**({"topics": [topic]} | given))
+
+
+async def test_chunks_of_two_messages_that_are_mixed_outlive_a_reconnect(pulsar: Target, topic: str) -> None:
+    """The first chunk of the second message is before the first message, which was handed out already."""
+    async with AsyncClient(pulsar.service_url) as client, zombie(pulsar) as writer:
+        reader = await client.create_reader(topic)
+        consistent = await client.consistent_reader(topic)
+        for uuid, number in (("A", 0), ("B", 0), ("A", 1)):
+            await writer.send_chunk(topic, uuid, number, 2, uuid.encode())
+        assert (await reader.read_next(SOON)).data == b"AA"
+        cut = await consistent.next_cut(SOON)
+        assert [message.data for message in cut] == [b"AA"]
+        for _ in range(2):  # the second time before anything has come again, perhaps
+            for connection in client.inside.pool.current():
+                connection.close(ConnectionLost("as if the network had failed"))
+            await asyncio.sleep(0.05)
+        await writer.send_chunk(topic, "B", 1, 2, b"B")
+        await writer.send_chunk(topic, "C", 0, 1, b"C")
+        assert (await reader.read_next(SOON)).data == b"BB"
+        assert await take(consistent, 2) == [b"BB", b"C"]
+        async with await client.consistent_reader(topic, CutPosition.parse(cut.position.text())) as again:
+            assert await take(again, 2) == [b"BB", b"C"]

@@ -44,6 +44,26 @@ class Zombie:
             await side.answered
         await connection.request("close_producer", self._next(), producer_id=number)
 
+    async def send_chunk(self, topic: str, uuid: str, number: int, of: int, data: bytes) -> None:
+        """One chunk of a message, by a producer of its own. Raises the SEND_ERROR."""
+        connection = await self.brokers.owner(topic)
+        producer = self._next()
+        opened = await connection.request("producer", self._next(), topic=topic, producer_id=producer)
+        side = connection.producers[producer] = _Side(connection)
+        metadata = pb.MessageMetadata(
+            producer_name=opened.producer_name,
+            sequence_id=0,
+            publish_time=self.brokers.runtime.wall_ms(),
+            uuid=uuid,
+            chunk_id=number,
+            num_chunks_from_msg=of,
+            total_chunk_msg_size=of * len(data),
+        )
+        connection.write(hot.encode_send(producer, 0, 1, encode_entry(metadata, data)))
+        async with asyncio.timeout(30):
+            await side.answered
+        await connection.request("close_producer", self._next(), producer_id=producer)
+
     async def ack(self, topic: str, subscription: str, positions: list[Position], txn_id: TxnId) -> None:
         """Acknowledge in a transaction, on a Shared subscription. Raises the answer's error."""
         connection = await self.brokers.owner(topic)

@@ -194,6 +194,12 @@ class ChunkedMessages:
             )
         )
 
+    def begin(self, after: Position) -> Position | None:
+        """Where the first chunk is of the messages that end after a position; None when all of them begin after it."""
+        whole = (min(self._behind[end], default=end) for end in self._ends[bisect.bisect_right(self._ends, after) :])
+        incomplete = (min(partial.positions) for partial in self._partial.values() if partial.positions)
+        return min((first for first in (*whole, *incomplete) if first <= after), default=None)
+
     def with_chunks(self, positions: Sequence[Position]) -> list[Position]:
         """Positions, and those of the other chunks of the messages that are there."""
         behind = self._behind

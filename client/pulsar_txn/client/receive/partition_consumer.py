@@ -117,7 +117,10 @@ class PartitionConsumer:
         )
         self.recall.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.acks = Acknowledgements(self.line, self.owners, self.chunks.messages, self.recall, common.timeouts)
-        self.place = Seeking(self.line, self, start_over=self._start_elsewhere, forget=self._forget, skip=self._skip)
+        begin = self.chunks.messages.begin
+        self.place = Seeking(
+            self.line, self, begin=begin, start_over=self._start_elsewhere, forget=self._forget, skip=self._skip
+        )
         self._common = common
         self._options = options
         self._permits_back = 0
@@ -315,7 +318,8 @@ class PartitionConsumer:
                 return
             payload = opened  # type: ignore[assignment]  # a view or bytes
         if metadata.num_chunks_from_msg > 1:
-            skipped = self.place.start is not None and not self.place.wanted(position, 0)
+            begins_here = self.place.start is None or self.place.passed is not None
+            skipped = not begins_here and not self.place.wanted(position, 0)
             whole = None if skipped else self.chunks.add(position, metadata, payload)
             if whole is None:
                 self.give_permits_back(count)

@@ -25,6 +25,7 @@ from pulsar_txn.wire.ids import MessageId, Position, full_ack_set
 class Seeking:
     """Knows the place of one partition's subscription, and moves it.
 
+    `begin(after)` is where the chunks begin of messages that end after a position, if that is before it.
     `start_over()` drops what is queued; `forget()` forgets what is known of acknowledgements; `skip(places)` acknowledges
     messages that nobody asked for.
     """
@@ -34,6 +35,7 @@ class Seeking:
         line: Line,
         of: Source,
         *,
+        begin: Callable[[Position], Position | None],
         start_over: Callable[[], None],
         forget: Callable[[], None],
         skip: Callable[[Sequence[Place]], None],
@@ -44,12 +46,15 @@ class Seeking:
             first = EARLIEST_ID
         self.start = None if first is None else Start(first, options.start_message_id_inclusive)
         """Where a subscription without memory begins, or one with memory was just moved to."""
+        self.passed: Start | None = None
+        """What was handed out last, when the subscription starts before it for the sake of chunks."""
         self.last_position: Position | None = None
         """The position that the broker has delivered last, since it started over."""
         self.seeking: asyncio.Future[None] | None = None
         """Done when the subscription was moved."""
         self._line = line
         self._of = of
+        self._begin = begin
         self._start_over = start_over
         self._forget = forget
         self._skip = skip
@@ -62,8 +67,16 @@ class Seeking:
     def subscribes_again(self) -> None:
         """All that is queued will come again; without memory the subscription goes on after what was handed out."""
         if not self._line.options.durable and self._of.last is not None:
-            self.start = Start(self._of.last.message_id)
+            self._go_on_after(self._of.last.message_id)
         self.last_position = None
+
+    def _go_on_after(self, last: MessageId) -> None:
+        """Chunks that were here are not here any more: those of messages that end after `last` must come again."""
+        begin = self._begin(last.position)
+        if begin is not None:
+            self.start, self.passed = Start(MessageId(*begin), inclusive=True), Start(last)
+        elif self.passed is None or self.passed.message_id != last:  # else the connection broke before they had come again
+            self.start, self.passed = Start(last), None
 
     async def seek(
         self, *, message_id: MessageId | None = None, publish_time_ms: int | None = None, inclusive: bool = False
@@ -86,7 +99,8 @@ class Seeking:
             )
         self.seeking = asyncio.get_running_loop().create_future()
         self._start_over()  # first: from then on no other thread can take what sets `last`
-        before = self.start, self._of.last, self._sought_ms
+        before = self.start, self.passed, self._of.last, self._sought_ms
+        self.passed = None
         self.start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
         self._sought_ms = publish_time_ms if message_id is None else None
         self._of.last = None
@@ -94,7 +108,7 @@ class Seeking:
         try:
             await connection.request_frames("seek", request_id, [frame])
         except PulsarError:
-            self.start, self._of.last, self._sought_ms = before
+            self.start, self.passed, self._of.last, self._sought_ms = before
             raise
         finally:
             self._sought()
@@ -122,8 +136,10 @@ class Seeking:
         On a subscription with memory the broker counts the start itself as unread, so what is skipped of it is
         acknowledged. That is done once, because whatever comes later was moved by others.
         """
-        start, whole = self.start, full_ack_set(max(batch_size, 1))
-        if start is None or start.position != position:
+        start, whole = self.passed or self.start, full_ack_set(max(batch_size, 1))
+        if self.passed is not None and position < self.passed.position:
+            wanted = 0
+        elif start is None or start.position != position:
             wanted = whole
         elif batch_size:
             wanted = start.wanted(batch_size)
