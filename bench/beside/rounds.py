@@ -25,7 +25,7 @@ WARM_SECONDS: Final = 1.2
 """Before each turn, not counted. Longer than the delay of repeats: in the counted part they come as fast as the ends."""
 
 REPEAT_SECONDS: Final = 1
-"""After which our coordinator tells each end once more. It is 40 as shipped: the repeats of a turn would come during others."""
+"""After which our coordinator tells an end once more that needs it. It is 40 as shipped: repeats would come in other turns."""
 
 STOCK: Final = "stock"
 OURS: Final = "ours"

@@ -64,8 +64,9 @@ def _conditions(rounds: int, seconds: float, took: float) -> str:
         "does the same work with the cluster's own coordinators and with ours, by turns; the Java client on the cluster's own "
         f"is a second opinion. Each turn takes {seconds:g} s. A transaction is a managed block: one send of 100 bytes, not "
         "batched, and where the row says so one acknowledgement, then the commit, which returns when everything is visible. "
-        "Our coordinator tells each end once more after a while, against late messages; those repeats are in the figures "
-        f"(after {REPEAT_SECONDS} s here, to come as fast as the ends). Median of {rounds} rounds (least-greatest); a "
+        "Our coordinator tells an end once more when a message of it may come late; here the client has an answer to "
+        f"everything, so nearly none is (after {REPEAT_SECONDS} s, to come as fast as the ends). What the coordinator costs "
+        "without a cluster says `python bench/beside/cost.py`. Median of {rounds} rounds (least-greatest); a "
         "ratio is the median of those within a round. CPU is user and system time for each transaction."
     )
 
