@@ -42,7 +42,6 @@ from pulsar_txn.client import (
 SUBSCRIPTION: Final = "workers"
 WAIT: Final = 0.3
 AFTER_A_FAILURE: Final = 0.1
-ASKED_AGAIN_SECONDS: Final = 3.0
 _TYPES: Final = {each.name.lower(): each for each in ConsumerType}
 
 
@@ -118,13 +117,8 @@ class HopWork:
     # --- one lane
 
     async def _lane(self, lane: int) -> None:
-        nothing = 0
         while not self._place.stop.is_set():
             messages = await self._consumer.receive_many(self._rng.choice(MESSAGES_OF_A_TRANSACTION), max_wait=WAIT)
-            nothing = 0 if messages else nothing + 1
-            if nothing * WAIT >= ASKED_AGAIN_SECONDS:  # docs/stock-pulsar.md: what an abort brings back may come late
-                nothing = 0
-                self._consumer.redeliver_unacknowledged()
             if messages and not await self._copied(lane, messages):
                 self._consumer.give_back(messages)
                 await asyncio.sleep(AFTER_A_FAILURE)

@@ -244,7 +244,7 @@ async def test_a_silent_rewind_of_an_exclusive_subscription_drops_what_was_queue
         for index in range(4):
             broker.deliver(1, index, b"%d" % index)
         await asyncio.sleep(0.01)
-        assert await datas(consumer, 4) == [b"0", b"1", b"2", b"3"]
+        assert await datas(consumer, 2) == [b"2", b"3"]
         assert consumer.queued == 0
 
 

@@ -197,6 +197,8 @@ class Acknowledgements:
         if connection is None or not len(self.tracker):
             return
         individual, cumulative = self.tracker.take()
+        self._recall.owed.acknowledged(individual)
+        self._recall.owed.acknowledged_up_to(cumulative)
         if cumulative:
             connection.write([hot.encode_ack(self._line.id, True, cumulative)])
         for first in range(0, len(individual), ACKS_PER_FRAME):
@@ -222,6 +224,8 @@ class Acknowledgements:
             else:
                 self.tracker.add(place)
         individual, whole = self.tracker.take()
+        self._recall.owed.acknowledged(individual)
+        self._recall.owed.acknowledged_up_to(whole)
         if cumulative and individual:
             connection.write([hot.encode_ack(self._line.id, False, individual)])
         elif whole and not cumulative:
@@ -468,6 +472,7 @@ class Acknowledgements:
             places = self._chunks.places(places)
         ids = [cumulative_id(places[-1])] if cumulative else named_ids(merged(places))
         request.ids = ids
+        (self._recall.owed.acknowledged_up_to if cumulative else self._recall.owed.acknowledged)(ids)
         end = line.core.runtime.monotonic() + line.core.settings.operation_timeout
         lost: ConnectionLost | None = None
         while True:
@@ -520,6 +525,8 @@ class Acknowledgements:
                 self._owners.settle_all(request)
             else:
                 request.is_released = True
+                if line.single and outcome is TxnAction.ABORT:
+                    self._recall.owed.given_back(request.entries)
                 self._owners.release(request)
         copies, share.copies = share.copies, {}
         if outcome is not None:

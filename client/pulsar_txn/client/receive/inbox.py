@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.net.runtime import Guard
 from pulsar_txn.client.receive.message import Message, Source
+from pulsar_txn.wire.ids import Position
 
 T = TypeVar("T")
 Post: TypeAlias = Callable[[Callable[[], object]], object]
@@ -58,6 +59,11 @@ class Inbox(Generic[T]):
             else:
                 self.queue = deque(message for message in self.queue if message.entry.consumer is not source)
             return before - len(self.queue)
+
+    def positions(self, source: Source) -> set[Position]:
+        """Of which entries from there messages are queued."""
+        with self.guard:
+            return {message.entry.position for message in self.queue if message.entry.consumer is source}
 
     def fail(self, error: PulsarError) -> None:
         """Nothing can be received any more."""

@@ -41,6 +41,7 @@ from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Entry, Message, single_row
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.receive.owed import Turn
 from pulsar_txn.client.receive.owners import Owners, Place
 from pulsar_txn.client.receive.permits import Permits
 from pulsar_txn.client.receive.place import Seeking
@@ -111,10 +112,14 @@ class PartitionConsumer:
             self.line,
             self.owners,
             start_over=self._all_comes_again,
+            go_on=self._missing_comes_again,
             before=lambda: self.acks.flush(),
             with_chunks=self.chunks.messages.with_chunks,
             hand_out=self._hand_out_again,
+            has_some=lambda: bool(self._waiting()),
         )
+        self._keeps_account = self.line.single and options.durable and not options.read_compacted
+        """Whether every entry that is not acknowledged has to come again, in order."""
         self.recall.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.acks = Acknowledgements(self.line, self.owners, self.chunks.messages, self.recall, common.timeouts)
         begin = self.chunks.messages.begin
@@ -221,6 +226,7 @@ class PartitionConsumer:
     def _start_over(self) -> None:
         """A new connection: all that is queued will come again."""
         self.recall.tenure += 1
+        self.recall.owed.clear()
         with self.inbox.guard:
             self.place.subscribes_again()
             self.drop_queued()
@@ -232,15 +238,20 @@ class PartitionConsumer:
 
     def _all_comes_again(self) -> None:
         """All was asked for again."""
-        self.place.last_position = None
+        self._missing_comes_again()
         self.acks.tracker.forget_partial()
-        self.drop_queued()
         if self._common.timeouts is not None:
             self._common.timeouts.forget(self.id)
+
+    def _missing_comes_again(self) -> None:
+        """All was asked for, for the sake of what is missing."""
+        self.place.last_position = None
+        self.drop_queued()
 
     def _start_elsewhere(self) -> None:
         """The subscription is about to be moved."""
         self.recall.keep_nothing_back()
+        self.recall.owed.clear()
         self.drop_queued()
 
     def _forget(self) -> None:
@@ -279,6 +290,8 @@ class PartitionConsumer:
         """ACTIVE_CONSUMER_CHANGE."""
         self.recall.tenure += 1
         self.recall.is_active = is_active
+        if not is_active:
+            self.recall.owed.clear()
 
     def on_end_of_topic(self) -> None:
         """REACHED_END_OF_TOPIC."""
@@ -303,13 +316,11 @@ class PartitionConsumer:
             return
         count = max(batch_size, 1)
         self._came(count, len(data))
-        if self.place.seeking is not None or (epoch is not None and epoch < self.recall.epoch):
+        if self._is_of_before(epoch, position, _live_bits(batch_size, ack_words)):
             self.give_permits_back(count)
             return
-        if self.line.single and self.place.last_position is not None and position <= self.place.last_position:
-            logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
-            self.drop_queued()
-        self.place.last_position = position
+        if self.line.single and not self._is_its_turn(position, _live_bits(batch_size, ack_words), count):
+            return
         if self.chunks.messages.left.owed:
             self.chunks.messages.left.came(position)
         if metadata.encryption_keys:
@@ -334,6 +345,35 @@ class PartitionConsumer:
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
 
+    def _is_of_before(self, epoch: int | None, position: Position, live: int) -> bool:
+        """Whether an entry was sent before the subscription was moved, or before everything was asked for."""
+        if self.place.seeking is not None:
+            return True
+        if epoch is None or epoch >= self.recall.epoch:
+            return False
+        if self._keeps_account:
+            self.recall.owed.came_too_early(position, live)
+        return True
+
+    def _is_its_turn(self, position: Position, live: int, count: int) -> bool:
+        """Whether an entry comes in the order of the partition, with nothing missing before it."""
+        last, owed = self.place.last_position, self.recall.owed
+        if position in self.owners.wanted.entries:
+            owed.come_again([position])
+        if last is not None and position <= last and not owed.has_past(position):
+            logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
+            waiting = self._waiting()
+            self.drop_queued()
+            owed.come_again(waiting)
+        turn = owed.came(position, live) if self._keeps_account else Turn.NOW
+        if turn is Turn.LATER:
+            self.recall.keep_back(count)
+        elif turn is Turn.PAST:
+            self.give_permits_back(count)
+        else:
+            self.place.last_position = position
+        return turn is Turn.NOW
+
     def _rows(
         self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview, batch_size: int
     ) -> Sequence[Any] | None:
@@ -353,6 +393,7 @@ class PartitionConsumer:
         try:
             return self._decryptor.open(metadata, payload)
         except KeyComing as coming:
+            self.recall.owed.forget((frame[1], frame[2]))  # it will come once more, from here
             self._hold(frame)
             waiting = asyncio.gather(*coming.answers, return_exceptions=True)
             waiting.add_done_callback(functools.partial(self._release, self._held))
@@ -418,7 +459,9 @@ class PartitionConsumer:
 
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
         size, position = entry.batch_size, entry.position
-        live = self._live_bits(entry, ack_words)
+        live = _live_bits(size, ack_words)
+        if self.place.start is not None:
+            live &= self.place.wanted(position, size)
         entry.delivery = (self.owners.generation, live)
         if self.owners:
             live = self.owners.admit(position, live, size)
@@ -455,12 +498,10 @@ class PartitionConsumer:
             self.give_permits_back(-len(again))
             self.inbox.put(again)
 
-    def _live_bits(self, entry: Entry, ack_words: tuple[int, ...]) -> int:
-        """The messages of an entry that are not acknowledged, and not before the start."""
-        live = (1 << (entry.batch_size or 1)) - 1
-        if ack_words and entry.batch_size:
-            live &= ack_set_from_words(ack_words)
-        return live if self.place.start is None else live & self.place.wanted(entry.position, entry.batch_size)
+    def _waiting(self) -> set[Position]:
+        """Entries of this partition of which messages wait for the program, or for a key or a schema."""
+        held = {(frame[1], frame[2]) for frame in self._held}
+        return held | self.inbox.positions(self) | (set() if self.writers is None else self.writers.positions)
 
     def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
         """An entry that cannot be read: tell the broker why, and go on."""
@@ -470,6 +511,7 @@ class PartitionConsumer:
             self.line.connection.write(
                 [command("ack", consumer_id=self.id, ack_type=0, message_id=[place], validation_error=reason)]
             )
+            self.recall.owed.forget(position)
         self.give_permits_back(count)
 
     # --- what the queue tells -----------------------------------------------------------------------------------------
@@ -513,3 +555,9 @@ class PartitionConsumer:
     def deliver_again(self, entries: Mapping[Position, Bits], copies: Iterable[Message[Any]] = ()) -> None:
         """Have messages again, see `Recall.these`."""
         self.recall.these(entries, copies)
+
+
+def _live_bits(batch_size: int, ack_words: tuple[int, ...]) -> int:
+    """The messages of an entry that are not acknowledged."""
+    live = (1 << (batch_size or 1)) - 1
+    return live & ack_set_from_words(ack_words) if ack_words and batch_size else live

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.owed import Owed
 from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Owners, Place, Wanted, indexes
 from pulsar_txn.wire.ids import Position
 
@@ -70,9 +71,11 @@ class AskAgain:
 class Recall:
     """Asks for the messages of one partition again, or hands them out again.
 
-    `start_over()` drops what is queued, because everything comes again; `before()` is called before a request leaves, for
+    `start_over()` drops what is queued, because everything comes again; `go_on()` does so when it comes again only for the sake
+    of messages that are missing, and the program keeps what it has. `before()` is called before a request leaves, for
     acknowledgements that wait; `with_chunks(positions)` adds the other entries of messages in chunks;
-    `hand_out(messages)` hands messages of one entry out again, without the broker.
+    `hand_out(messages)` hands messages of one entry out again, without the broker; `has_some()` says whether messages of
+    the partition wait for the program.
     """
 
     def __init__(
@@ -81,9 +84,11 @@ class Recall:
         owners: Owners,
         *,
         start_over: Callable[[], None],
+        go_on: Callable[[], None],
         before: Callable[[], None],
         with_chunks: Callable[[Sequence[Position]], list[Position]],
         hand_out: Callable[[Sequence[Message[Any]]], None],
+        has_some: Callable[[], bool],
     ) -> None:
         self.epoch = 0
         self.tenure = 0
@@ -93,9 +98,12 @@ class Recall:
         self._line = line
         self._owners = owners
         self._start_over = start_over
+        self._start_missing = go_on
         self._before = before
         self._with_chunks = with_chunks
         self._hand_out = hand_out
+        self._has_some = has_some
+        self.owed = Owed(line.core.runtime, line.topic, self._what_is_missing, self._is_waiting)
         self._first: tuple[Position, int] | None = None
         self._withheld = 0
         self._asking: AskAgain | asyncio.Handle | None = None
@@ -110,6 +118,15 @@ class Recall:
             return
         self._before()
         self._start_over()
+        self._say_everything()
+        self.owed.all_comes_again()
+
+    def _what_is_missing(self) -> None:
+        self._before()
+        self._start_missing()
+        self._say_everything()
+
+    def _say_everything(self) -> None:
         fields: dict[str, Any] = {}
         if self._line.single:
             self.epoch += 1
@@ -214,8 +231,9 @@ class Recall:
         self.keep_nothing_back()
         return True
 
-    def settled(self, places: Iterable[Place], *, cumulative: bool) -> None:
+    def settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """The program has settled these itself; if what was waited for is among them, something else comes first."""
+        self.owed.settled(places, cumulative=cumulative)
         if self._first is None:
             return
         position, index = self._first
@@ -231,8 +249,16 @@ class Recall:
             self.keep_nothing_back()
         elif self._asking is not None:
             self._asking.cancel()
-            after = self._line.core.runtime.call_later(FIRST_PAUSE, self._give_up)  # the acknowledgement has left by then
+            after = self._line.core.runtime.call_later(FIRST_PAUSE, self._go_on)  # the acknowledgement has left by then
             self._asking = after
+
+    def keep_back(self, messages: int) -> None:
+        """So many messages that have come are dropped, and will come again after another request."""
+        self._withheld += messages
+
+    def _is_waiting(self) -> bool:
+        """Whether the program waits for what the broker delivers, and nobody else asks for it."""
+        return self._line.connection is not None and self.is_active and self._first is None and not self._has_some()
 
     def permits(self) -> int:
         """How many permits were taken by what was kept back since this was asked last."""
@@ -242,6 +268,7 @@ class Recall:
     def close(self) -> None:
         """Nobody waits any more."""
         self.keep_nothing_back()
+        self.owed.clear()
         for _, give_up in list(self._expected.values()):
             give_up()
 
@@ -253,6 +280,10 @@ class Recall:
 
     def _give_up(self) -> None:
         logger.info("%s: %s does not come again, so somebody has settled it", self._line.topic, self._first)
+        self.owed.give_up()
+        self._go_on()
+
+    def _go_on(self) -> None:
         self.keep_nothing_back()
         self.everything()
 

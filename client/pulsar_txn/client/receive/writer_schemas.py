@@ -16,6 +16,7 @@ from pulsar_txn.client.errors import PulsarError, SchemaMismatch
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.schema.base import Schema, SchemaInfo, WrittenSchema
+from pulsar_txn.wire.ids import Position
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.message import Entry
@@ -59,6 +60,11 @@ class WriterSchemas(Generic[T]):
             self._asked.add(version)
             self._core.spawn(self._learn(version))
         return True
+
+    @property
+    def positions(self) -> set[Position]:
+        """The entries that wait for a schema."""
+        return {entry.position for entry, _, _ in self._held}
 
     def drop(self) -> int:
         """Forget what is held; how many permits that were."""

@@ -1,0 +1,246 @@
+"""What the broker owes one partition of an Exclusive or Failover subscription: what has to come again, in order.
+
+A stock broker that is asked to deliver again goes back and reads from there, also while an earlier read is under way. That
+one ends later and moves the broker forward again (seen on 4.0.8). So entries between the two places are passed over, and do
+not come before somebody asks once more; others come twice. What the earlier read brings is of an old consumer epoch
+(PIP-84), and dropped.
+
+Here is known which entries have come and are not acknowledged, and which of them are due: they have to come again, each one
+before anything that follows it. When one is passed over, or nothing comes while some are due, everything is asked for once
+more. What the program has got since is dropped when it comes again. After `TIMES` requests in vain somebody else has settled
+what is due: it has expired, or was skipped.
+
+Nothing is known of what came over an earlier connection, because a new subscriber gets all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.receive.owners import Place
+from pulsar_txn.wire.hot import AckId
+from pulsar_txn.wire.ids import EARLIEST, Position
+
+logger = logging.getLogger("pulsar_txn.client.consumer")
+
+LIMIT: Final = 100_000
+"""Entries that are remembered; beyond it the oldest are forgotten, and are not missed."""
+TIMES: Final = 5
+PASSED_OVER_PAUSE: Final = 0.1
+"""Seconds until a request after something was passed over, doubled for each in vain: the earlier read has ended by then."""
+SILENCE: Final = 0.4
+"""Seconds without anything that comes, after which it is asked for; doubled after each look, up to `LONGEST_PAUSE`."""
+LONGEST_PAUSE: Final = 6.4
+
+
+class Turn(enum.Enum):
+    """What to do with an entry that has come."""
+
+    NOW = enum.auto()
+    """It is handed out."""
+    LATER = enum.auto()
+    """It is dropped, because one before it has not come; it will come again."""
+    PAST = enum.auto()
+    """It is dropped, because it was handed out, and nobody asked for it since."""
+
+
+class Owed:
+    """Entries of one partition that came and are not acknowledged.
+
+    `ask()` asks the broker for everything, for the sake of what is due alone. `is_waited_for()` says whether the broker is
+    expected to deliver: it is there, delivers to this consumer, and the program has taken all that has come.
+    """
+
+    def __init__(self, runtime: Runtime, topic: str, ask: Callable[[], None], is_waited_for: Callable[[], bool]) -> None:
+        self._runtime = runtime
+        self._topic = topic
+        self._ask = ask
+        self._is_waited_for = is_waited_for
+        self._entries: dict[Position, int] = {}
+        """Bits of the messages that are not acknowledged, by entry."""
+        self._is_sorted = True
+        self._highest: Position = EARLIEST
+        self._due: set[Position] = set()
+        self._queue: list[Position] = []
+        """What is due, the first one last; and some that is not due any more."""
+        self._kept_back: Position | None = None
+        """The first entry that came before its turn."""
+        self._is_silent = True
+        self._first: Position | None = None
+        """What was due first at the last request, and how often it was asked for."""
+        self._asked = 0
+        self._pause = SILENCE
+        self._timer: asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        """How many entries have come and are not acknowledged."""
+        return len(self._entries)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def has_past(self, position: Position) -> bool:
+        """Whether an entry was handed out, is not acknowledged, and was not asked for since."""
+        return position in self._entries and position not in self._due
+
+    def came(self, position: Position, bits: int) -> Turn:
+        """An entry has come: what to do with it."""
+        if position > self._highest:
+            self._note(position, bits)
+            if not self._due:
+                return Turn.NOW
+            self._due.add(position)  # until it is handed out
+            self._queue.insert(0, position)
+        elif self.has_past(position):
+            return Turn.PAST
+        return self._turn_of(position) if self._due else Turn.NOW
+
+    def came_too_early(self, position: Position, bits: int) -> None:
+        """An entry is dropped that was sent before everything was asked for: it has to come again."""
+        if position > self._highest:  # else it is known, or acknowledged meanwhile
+            self._note(position, bits)
+            self._due.add(position)
+            self._queue.insert(0, position)
+            self._watch()
+
+    def all_comes_again(self) -> None:
+        """Everything has to come, beginning with the first entry that is not acknowledged."""
+        self.come_again(self._entries)
+
+    def come_again(self, positions: Iterable[Position]) -> None:
+        """These were dropped, and have to come, with what is due already."""
+        self._due.update(self._entries.keys() & positions)
+        self._queue = sorted(self._due, reverse=True)
+        self._kept_back = None
+        if self._due:
+            self._watch()
+
+    def _note(self, position: Position, bits: int) -> None:
+        self._highest = position
+        self._entries[position] = bits
+        if len(self._entries) > LIMIT:
+            oldest = next(iter(self._entries))
+            del self._entries[oldest]
+            self._due.discard(oldest)
+
+    def _turn_of(self, position: Position) -> Turn:
+        self._is_silent = False
+        first = self._first_due()
+        if first is not None and first < position:
+            if self._kept_back is None:
+                self._kept_back = position
+                self._look_after(PASSED_OVER_PAUSE * 2 ** (self._asked if first == self._first else 0))
+            return Turn.LATER
+        self._due.discard(position)
+        if not self._due:
+            self._nothing_is_due()
+        return Turn.NOW
+
+    def _first_due(self) -> Position | None:
+        queue = self._queue
+        while queue and queue[-1] not in self._due:
+            queue.pop()
+        return queue[-1] if queue else None
+
+    # --- what is done -------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, ids: Iterable[AckId]) -> None:
+        """The broker is told that these are done, or in a transaction; an id says which messages of the entry are left."""
+        for ledger_id, entry_id, left, _ in ids if self._entries else ():
+            position = (ledger_id, entry_id)
+            rest = self._entries.get(position, 0) & (left or 0)
+            if rest:
+                self._entries[position] = rest
+            else:
+                self.forget(position)
+
+    def settled(self, places: Iterable[Place], *, cumulative: bool) -> None:
+        """The program acknowledges these; the broker is told later, but what is due of them is not waited for."""
+        if not self._due:
+            return
+        for (ledger_id, entry_id), index, size in places:
+            done = 0 if index < 0 else (1 << index + 1) - 1 if cumulative else 1 << index
+            each = (ledger_id, entry_id, ~done if done else None, size)
+            (self.acknowledged_up_to if cumulative else self.acknowledged)([each])
+
+    def acknowledged_up_to(self, ids: Iterable[AckId]) -> None:
+        """As `acknowledged`, with everything before."""
+        for each in ids:
+            if not self._is_sorted:
+                self._entries, self._is_sorted = dict(sorted(self._entries.items())), True
+            while self._entries and (first := next(iter(self._entries))) < each[:2]:
+                self.forget(first)
+            self.acknowledged([each])
+
+    def forget(self, position: Position) -> None:
+        """This entry need not come again."""
+        if self._entries.pop(position, 0) and self._due:
+            self._due.discard(position)
+            if not self._due:
+                self._nothing_is_due()
+
+    def given_back(self, entries: Mapping[Position, int]) -> None:
+        """The transaction in which these were acknowledged has aborted."""
+        for position, bits in entries.items():
+            self._entries[position] = self._entries.get(position, 0) | bits
+            self._highest = max(self._highest, position)
+            self._is_sorted = False
+
+    def clear(self) -> None:
+        """Nothing is owed: the subscription is moved, or others may read from it, or the connection is a new one."""
+        self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
+        self._due.clear()
+        self._nothing_is_due()
+
+    def _nothing_is_due(self) -> None:
+        self._queue, self._kept_back = [], None
+        self._first, self._asked = None, 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._pause = SILENCE
+            self._look_after(self._pause)
+
+    def _look_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_silent = True
+        self._timer = self._runtime.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        if self._is_waited_for() and (self._kept_back is not None or self._is_silent):
+            self._ask_once_more()
+        else:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._is_silent else SILENCE
+            self._look_after(self._pause)
+
+    def _ask_once_more(self) -> None:
+        first = self._first_due()
+        self._asked = self._asked + 1 if first == self._first else 1
+        if self._asked > TIMES:
+            self.give_up()
+            if not self._due:
+                return
+        self._first, self._kept_back = self._first_due(), None
+        self._pause = SILENCE * 2**self._asked
+        self._look_after(self._pause)
+        self._ask()
+
+    def give_up(self) -> None:
+        """What is due does not come any more; with something that was kept back, what lies before that."""
+        beyond = self._kept_back
+        settled = sorted(each for each in self._due if beyond is None or each < beyond)
+        said = "%s: %d entries, the first one %s, do not come again, so somebody has settled them"
+        logger.info(said, self._topic, len(settled), settled[:1])
+        self._asked = 0
+        for position in settled:
+            self.forget(position)

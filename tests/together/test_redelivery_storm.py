@@ -1,0 +1,34 @@
+"""Exclusive and Failover consumers that ask for everything again at any moment, on every server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from targets import Target
+
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_after_requests_at_any_moment_each_message_comes_once_and_in_order(pulsar: Target, topic: str, seed: int) -> None:
+    async with AsyncClient(pulsar.service_url) as client:
+        await storm(client, topic, random.Random(seed), count=600)
+
+
+async def storm(client: AsyncClient, topic: str, rng: random.Random, *, count: int) -> None:
+    producer = await client.create_producer(topic, batching=False)
+    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(count)))
+    kind = rng.choice([ConsumerType.FAILOVER, ConsumerType.EXCLUSIVE])
+    consumer = await client.subscribe(
+        topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST, receiver_queue_size=rng.choice([50, 1000])
+    )
+    for _ in range(3):
+        await consumer.receive_many(rng.randint(1, 300), max_wait=2)
+        for _ in range(rng.randint(1, 3)):
+            consumer.redeliver_unacknowledged()
+            await asyncio.sleep(rng.choice([0, 0.001, 0.005]))
+    found = [int((await consumer.receive(20)).data) for _ in range(count)]
+    assert found == [*range(count)]
+    assert await consumer.receive_many(1, max_wait=0.2) == []
