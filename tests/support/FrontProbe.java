@@ -4,6 +4,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.AuthenticationFactory;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -15,7 +17,8 @@ import org.apache.pulsar.client.api.transaction.Transaction;
 
 /**
  * Unchanged Java programs, for the tests of the front: `stories URL TOPIC` prints what it saw, a line with "> " each; `relay URL IN OUT` moves
- * every message of IN to OUT, each in a transaction, until nothing more comes, whatever happens to the coordinator.
+ * every message of IN to OUT, each in a transaction, until nothing more comes, whatever happens to the coordinator. PROBE_TOKEN and
+ * PROBE_TRUST let it in where clients have to say who they are.
  */
 public class FrontProbe {
     static Consumer<byte[]> consumer(PulsarClient client, String topic, String name, SubscriptionType type) throws Exception {
@@ -56,8 +59,18 @@ public class FrontProbe {
         return String.join(",", found);
     }
 
+    static PulsarClient client(String url, int operationSeconds) throws Exception {
+        ClientBuilder builder = PulsarClient.builder().serviceUrl(url).enableTransaction(true)
+                .operationTimeout(operationSeconds, TimeUnit.SECONDS);
+        if (System.getenv("PROBE_TOKEN") != null) {
+            builder.authentication(AuthenticationFactory.token(System.getenv("PROBE_TOKEN")));
+            builder.tlsTrustCertsFilePath(System.getenv("PROBE_TRUST")).enableTlsHostnameVerification(true);
+        }
+        return builder.build();
+    }
+
     static void stories(String url, String topic) throws Exception {
-        try (PulsarClient client = PulsarClient.builder().serviceUrl(url).enableTransaction(true).build()) {
+        try (PulsarClient client = client(url, 30)) {
             String in = topic + "-in", out = topic + "-out";
             Producer<byte[]> source = producer(client, in), output = producer(client, out);
             Consumer<byte[]> consumer = consumer(client, in, "s", SubscriptionType.Shared);
@@ -105,8 +118,7 @@ public class FrontProbe {
 
     /** Whatever fails is not asked again here: the message comes again if its transaction was aborted, and never otherwise. */
     static void relay(String url, String in, String out) throws Exception {
-        try (PulsarClient client = PulsarClient.builder().serviceUrl(url).enableTransaction(true)
-                .operationTimeout(10, TimeUnit.SECONDS).build()) {
+        try (PulsarClient client = client(url, 10)) {
             Producer<byte[]> output = producer(client, out);
             Consumer<byte[]> consumer = client.newConsumer().topic(in).subscriptionName("relay")
                     .subscriptionType(SubscriptionType.Shared).negativeAckRedeliveryDelay(1, TimeUnit.SECONDS).subscribe();

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterator
 
 import pulsar as official
 import pytest
 import stock_install
+from front_probe import check_stories, probe, said
 from official_reading import read_officially
 from our_coordinator import OurCoordinator
 from stock_pulsar import free_port
-from targets import Target, lacking
+from targets import Target
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
 
-PROBE = Path(__file__).parents[1] / "support" / "FrontProbe.java"
 COORDINATORS = 4
-FIRST = 1 << 40
 
 
 class Fronted(OurCoordinator):
@@ -43,56 +39,12 @@ def fronted(stock_pulsar: Target) -> Iterator[Fronted]:
         yield coordinator
 
 
-def java(pulsar: Target) -> list[str]:
-    """The command that runs the probe with the client of the server's own version."""
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"), key=lambda home: home.name.endswith(pulsar.version))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose client could be run")
-    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
-
-
-@asynccontextmanager
-async def probe(pulsar: Target, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
-    """A run of the probe; its output."""
-    process = await asyncio.create_subprocess_exec(
-        *java(pulsar), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=1 << 20
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout
-        assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def said(output: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What the probe says, without the client's own log."""
-    async for line in output:
-        if line.startswith(b"> "):
-            yield line[2:].decode().strip()
-
-
 async def test_java_commits_aborts_conflicts_and_times_out_as_with_the_brokers_own_coordinators(
     stock_pulsar: Target, fronted: Fronted, topic: str
 ) -> None:
-    async with probe(stock_pulsar, "stories", fronted.front_url, topic) as output:
+    async with probe(stock_pulsar.version, "stories", fronted.front_url, topic) as output:
         lines = [line async for line in said(output)]
-    ids = [tuple(map(int, line.split()[1:])) for line in lines if line.startswith("id ")]
-    assert all(0 <= most < COORDINATORS and least >= FIRST for most, least in ids)
-    assert len(set(ids)) == 2
-    assert lines[2:] == [
-        "open",
-        "conflict TransactionConflictException",
-        "commit done",
-        "abort done",
-        "committed commit 0,commit 1,commit 2",
-        "again in 1",
-        "after a timeout plain",
-        "commit of it InvalidTxnStatusException",
-        "many 75",
-    ]
+    check_stories(lines, COORDINATORS)
 
 
 def sampled(pulsar: Target) -> None:
@@ -111,7 +63,7 @@ async def test_java_moves_each_message_once_whenever_the_coordinator_is_killed(
     before, after = f"{topic}-in", f"{topic}-out"
     with Fronted(stock_pulsar) as coordinator:
         fill(stock_pulsar.service_url, before, count)
-        async with probe(stock_pulsar, "relay", coordinator.front_url, before, after) as output:
+        async with probe(stock_pulsar.version, "relay", coordinator.front_url, before, after) as output:
             done = failed = 0
             async for line in said(output):
                 done += line.startswith("done")
