@@ -42,16 +42,16 @@ async def judge(service_url: str, topics: tuple[str, str], load: Load) -> None:
         assert set(found) == load.committed
 
 
-async def live(service_url: str, faults: list[str], each: int) -> None:
-    """A load over faults of the leader, so many outcomes around each of them."""
+async def live(service_url: str, faults: list[str], each: int, *, coordinators: int = 4, first: int = 0) -> None:
+    """A load over faults of the leader, so many outcomes around each of them, and `first` before all."""
     topics, seconds = names(), []
-    with InstanceProcesses(service_url) as instances:
+    with InstanceProcesses(service_url, conf={"numberOfTransactionCoordinators": str(coordinators)}) as instances:
         await instances.led()
         options = {"coordinator": instances.service_url, "operation_timeout": 60, "max_backoff": 0.5}
         async with AsyncClient(service_url, **options) as client:
             load = Load(client, topics)
-            await load.start()
-            await load.until(each)
+            await load.start(64 if first else 16)
+            await load.until(first or each, seconds=600)
             for fault in faults:
                 leader = await instances.led()
                 began = time.monotonic()
@@ -78,3 +78,10 @@ async def test_clients_go_on_by_themselves_and_no_decision_is_lost_or_changed(st
 @pytest.mark.soak
 async def test_over_many_takeovers_no_decision_is_lost_or_changed(stock_pulsar: Target) -> None:
     await live(stock_pulsar.service_url, ["kill", "kill", "stop", "kill", "kill", "stop", "kill"], 200)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_a_leader_of_sixteen_coordinators_with_filled_logs_is_replaced(stock_pulsar: Target) -> None:
+    """12,000 transactions are more records for each coordinator than one is folded from, with its snapshot."""
+    await live(stock_pulsar.service_url, ["kill"] * 4, 500, coordinators=16, first=12_000)
