@@ -712,7 +712,7 @@ async def test_a_cancelled_close_closes_all_partitions(broker):
 
 
 async def test_an_operation_on_a_consumer_without_a_connection_waits_for_it_and_gives_up_in_time(broker):
-    async with fake_client(broker, operation_timeout=0.1) as client:
+    async with fake_client(broker, operation_timeout=0.6) as client:
         consumer = await client.subscribe("t", "s")
         broker.refuses = True
         broker.pipe.cut()
