@@ -44,6 +44,11 @@ ROCKETMQ = (
 """RocketMQ 5.5.0 with SYNC_FLUSH, measured on 2026-11-21 on a machine of the same kind, with up to 0.8 cores of other load:
 row, per second, p50, p99, CPU of the broker, flushes."""
 FSYNCS = 300
+QUIET_CORES = 0.3
+_BUSY = (
+    "**Other work used {:.1f} cores while this was measured.** So the rates and latencies say what was left of the machine, and "
+    "cannot stand beside RocketMQ's. The CPU and the syncs of each transaction depend less on it.\n"
+)
 
 Result = dict[str, Any]
 
@@ -139,9 +144,11 @@ def page(results: dict[tuple[str, str], list[Result]], options: Any, syncs_us: f
         "(least-greatest) of the rounds. CPU is per transaction; `other load` is what the rest of the machine used "
         "meanwhile, in cores.\n"
     )
+    foreign = statistics.median(result["foreign"] for found in results.values() for result in found)
     lines = [
         "# Half messages beside Pulsar's buffer\n",
         conditions,
+        *([_BUSY.format(foreign)] if foreign > QUIET_CORES else []),
         meaning,
         "| | broker | " + " | ".join(name for name, _ in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 2) + "|",
