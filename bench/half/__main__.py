@@ -46,8 +46,8 @@ row, per second, p50, p99, CPU of the broker, flushes."""
 FSYNCS = 300
 QUIET_CORES = 0.3
 _BUSY = (
-    "**Other work used {:.1f} cores while this was measured.** So the rates and latencies say what was left of the machine, and "
-    "cannot stand beside RocketMQ's. The CPU and the syncs of each transaction depend less on it.\n"
+    "**Other work used {:.1f} cores while this was measured.** So the rates and latencies say what was left of the machine, "
+    "and cannot stand beside RocketMQ's. The CPU and the syncs of each transaction depend less on it.\n"
 )
 
 Result = dict[str, Any]
