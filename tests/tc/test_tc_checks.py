@@ -247,6 +247,18 @@ def test_the_policy_decides_also_when_the_last_member_has_gone() -> None:
     assert host.tc.status(txn_id) is TxnStatus.ABORTING
 
 
+def test_the_deadline_is_that_of_a_question_or_of_the_policy_whichever_comes_first() -> None:
+    host = CheckHost(max_checks=1)
+    host.opened()
+    host.join()
+    host.passes(CHECK_AFTER_MS)
+    lapses_ms = host.now_ms + CHECK_INTERVAL_MS
+    host.opened(Check("orders", after_ms=10**6))
+    assert host.tc.deadline() == lapses_ms
+    host.opened(Check("orders", after_ms=5))
+    assert host.tc.deadline() == host.now_ms + 5
+
+
 def test_without_any_question_the_policy_decides_at_the_age_of_the_first() -> None:
     host = CheckHost(max_checks=0, check_policy="commit")
     txn_id = host.opened()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from insides import state_of
 from lane_host import LaneHost
 from tc_host import TcHost
 
 from pulsar_txn.tc import FencingCoordinator, IdInfo, TransactionCoordinator
+from pulsar_txn.tc.info import ids_of
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
 
 APP: dict[str, Any] = {"principal": "anna", "identity": ("app", 1)}
@@ -91,3 +93,28 @@ def test_an_epoch_that_opened_nothing_is_shown_in_lanes_as_well() -> None:
     info = host.tc.describe(None, "app")
     assert info is not None
     assert (info.epoch, [each.status for each in info.transactions]) == (2, [TxnStatus.ABORTING])
+
+
+def test_an_id_that_is_forgotten_while_a_list_is_walked_is_passed_over() -> None:
+    host = FencingHost(id_retention_ms=100)
+    for name in ("app", "other"):
+        txn_id = host.new(principal="anna", identity=(name, 1))
+        host.end(txn_id, TxnAction.ABORT, principal="anna", identity=(name, 1))
+    walk = ids_of(state_of(host.tc))
+    assert next(walk).transactional_id == "app"
+    host.now_ms += 1_000
+    host.new(principal="anna", identity=("third", 1))
+    assert list(walk) == []
+
+
+def test_what_takes_room_and_since_when_what_is_prepared_waits_is_at_hand() -> None:
+    host = TcHost()
+    ids = [host.new() for _ in range(3)]
+    host.now_ms += 7
+    host.prepare(ids[1])
+    host.take_snapshot()
+    host.crash()
+    assert list(host.tc.living()) == [txn_id.least for txn_id in ids]
+    assert list(host.tc.prepared_since_ms) == [1_007]
+    host.end(ids[1], TxnAction.COMMIT)
+    assert list(host.tc.prepared_since_ms) == []
