@@ -53,6 +53,7 @@ demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments;
 ELSEWHERE = $(if $(filter tests tests/,$(TESTS)),--ignore=tests/mutants)
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
+	@$(PY) tests/support/postgres.py
 	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 mutants: $(READY) ## the code is broken on purpose, patch after patch: a test must notice each
@@ -92,7 +93,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 # The black-box chain of tests/chain, seed after seed; a seed that fails is printed with the command to run it again.
 MINUTES ?= 30
 soak: $(READY) ## the largest sizes, crashes under Spark's sinks and of stock brokers, then the black-box chain for MINUTES=30; ARGS: see tests/chain/run_chain.py
-	PULSAR_TXN_SOAK=1 $(PY) -m pytest tests/spark tests/tc tests/tc_service tests/broker tests/rm_producer -m soak
+	PULSAR_TXN_SOAK=1 $(PY) -m pytest tests/spark tests/tc tests/tc_service tests/broker tests/rm_producer tests/outbox -m soak
 	$(PY) tests/chain/run_chain.py --minutes $(MINUTES) --seconds 60 $(ARGS)
 
 bench: $(READY) ## our broker beside stock Pulsar, in turns

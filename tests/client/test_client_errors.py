@@ -68,5 +68,11 @@ def test_errors_survive_pickling(name):
 
 def test_only_conflicts_and_other_aborts_ask_for_the_unit_to_be_run_again():
     names = {name for name in real_tree() if getattr(errors, name).requires_abort}
-    assert names == {"TransactionAborted", "TransactionConflict", "TransactionOperationFailed", "TransactionTimedOut"}
+    assert names == {
+        "OutboxAborted",
+        "TransactionAborted",
+        "TransactionConflict",
+        "TransactionOperationFailed",
+        "TransactionTimedOut",
+    }
     assert TransactionConflict.retriable is False

@@ -23,7 +23,7 @@ TARBALL_VERSION: Final = "4.0.8"
 JAR_VERSIONS: Final = ("4.2.4",)
 VERSIONS: Final = (TARBALL_VERSION, *JAR_VERSIONS)
 
-_DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 # Importing Pulsar's parent pom supplies the versions of log4j, which the broker's jar does not depend on at run time.
@@ -78,7 +78,7 @@ def install(version: str) -> Path:
         return home
     if reason := missing_tools():
         raise InstallError(reason)
-    with _locked(cache_dir()):
+    with locked(cache_dir()):
         if not home.is_dir():
             _install_tarball(home) if version == TARBALL_VERSION else _install_jars(version, home)
     return home
@@ -86,11 +86,11 @@ def install(version: str) -> Path:
 
 def _install_tarball(home: Path) -> None:
     name = f"pulsar-server-distribution-{TARBALL_VERSION}-bin.tar.gz"
-    with _built_beside(home) as scratch:
+    with built_beside(home) as scratch:
         artifact = f"org.apache.pulsar:pulsar-server-distribution:{TARBALL_VERSION}:tar.gz:bin"
-        _maven(f"{_DEPENDENCY_PLUGIN}:get", f"-Dartifact={artifact}", "-Dtransitive=false", cwd=scratch)
-        _maven(
-            f"{_DEPENDENCY_PLUGIN}:copy",
+        maven(f"{DEPENDENCY_PLUGIN}:get", f"-Dartifact={artifact}", "-Dtransitive=false", cwd=scratch)
+        maven(
+            f"{DEPENDENCY_PLUGIN}:copy",
             f"-Dartifact={artifact}",
             f"-DoutputDirectory={scratch}",
             "-Dmdep.overWriteReleases=true",
@@ -105,11 +105,11 @@ def _install_jars(version: str, home: Path) -> None:
     scripts = cache_dir() / f"apache-pulsar-{TARBALL_VERSION}"
     if not scripts.is_dir():
         _install_tarball(scripts)
-    with _built_beside(home) as scratch:
+    with built_beside(home) as scratch:
         (scratch / "pom.xml").write_text(_POM.format(version=version), encoding="utf-8")
         built = scratch / "home"
-        _maven(
-            f"{_DEPENDENCY_PLUGIN}:copy-dependencies",
+        maven(
+            f"{DEPENDENCY_PLUGIN}:copy-dependencies",
             "-DincludeScope=runtime",
             f"-DoutputDirectory={built / 'lib'}",
             cwd=scratch,
@@ -119,21 +119,23 @@ def _install_jars(version: str, home: Path) -> None:
         built.rename(home)
 
 
-def _maven(*arguments: str, cwd: Path) -> None:
+def maven(*arguments: str, cwd: Path) -> None:
+    """Run Maven; InstallError with the end of what it says."""
     done = subprocess.run(["mvn", "-q", "-B", *arguments], cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise InstallError(f"mvn {arguments[0]} failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 @contextmanager
-def _built_beside(home: Path) -> Iterator[Path]:
+def built_beside(home: Path) -> Iterator[Path]:
     """A scratch folder on the file system of `home`, so that the finished folder is renamed into place or not there at all."""
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".fetch-") as scratch:
         yield Path(scratch)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time fetches into this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -85,7 +85,7 @@ def tests_by_server(ran_on: Iterable[str]) -> str:
 
 
 def lacking(what: str, reason: str) -> NoReturn:
-    """Skip this test for lack of `what` ("pulsar", "spark", "cc"), or fail it when PULSAR_TXN_REQUIRE names it."""
+    """Skip this test for lack of `what` ("pulsar", "spark", "cc", "postgres"), or fail it when PULSAR_TXN_REQUIRE names it."""
     if what in os.environ.get("PULSAR_TXN_REQUIRE", "").split(","):
         pytest.fail(f"{what} is required here (PULSAR_TXN_REQUIRE), but {reason}", pytrace=False)
     pytest.skip(reason)

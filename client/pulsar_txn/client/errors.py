@@ -43,6 +43,7 @@ PulsarError
 ├── TransactionError
 │   ├── PositionUnstable
 │   ├── TransactionAborted
+│   │   ├── OutboxAborted
 │   │   ├── TransactionConflict
 │   │   ├── TransactionOperationFailed
 │   │   └── TransactionTimedOut
@@ -54,7 +55,9 @@ PulsarError
 │   ├── TransactionsDisabled
 │   ├── FeatureUnsupported
 │   │   └── TransactionalIdUnsupported
+│   ├── OutboxDiverged
 │   └── CommitOutcomeUnknown
+│       └── OutboxOutcomeUnknown
 └── ProtocolError
     ├── LocalProtocolError
     └── RemoteProtocolError
@@ -415,6 +418,12 @@ class TransactionTimedOut(TransactionAborted, TimeoutError):
     """The transaction lived longer than its timeout; the coordinator aborts it."""
 
 
+class OutboxAborted(TransactionAborted):
+    """The coordinator, or a check, had ended the transaction before the database committed: both are rolled back."""
+
+    default_hint = "run the unit again, in smaller pieces or with a larger timeout="
+
+
 class CoordinatorUnavailable(TransactionError):
     """The coordinator of the transaction is not served anywhere at this moment."""
 
@@ -505,6 +514,22 @@ class CommitOutcomeUnknown(TransactionError):
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name not in ("resolver", "sync_resolver")}
         return (_rebuild, (type(self), self.message, state))
+
+
+class OutboxOutcomeUnknown(CommitOutcomeUnknown):
+    """The database's COMMIT was not answered, and the database cannot be asked; `resolve()` asks it again.
+
+    Without that the coordinator asks the group until the database tells. Pulsar ends as the database did.
+    """
+
+
+class OutboxDiverged(TransactionError):
+    """The database has committed, and the Pulsar transaction was aborted by force: by an operator, or a policy that says so.
+
+    Its messages are lost, and its acknowledgements come again. The row of the outbox's table stays.
+    """
+
+    default_hint = "send the messages of this unit again, or undo what the database has committed"
 
 
 # --- protocol -------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class Transaction(Twin[AsyncTransaction]):
         """
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
 
-    def prepare(self, *, timeout: float | timedelta | None = None) -> PreparedToken:
+    def prepare(self, *, timeout: float | timedelta | None = None, secret: bytes | None = None) -> PreparedToken:
         """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
 
         It waits for the operations as a commit does, then the coordinator prepares the transaction durably. From then on
@@ -169,12 +169,13 @@ class Transaction(Twin[AsyncTransaction]):
 
         `timeout` as for `commit`. Concurrent callers share one prepare, and a repeat returns the same token. After a lost
         answer (ConnectionLost, OperationTimeout) the transaction is PREPARING: call it again, or abort.
+        `secret`: that of the token, 1 to 64 bytes, for a program that stores the token before; random bytes without it.
 
         Raises FeatureUnsupported, which leaves the transaction open; what `commit` raises for operations that failed;
         TransactionAborted when the coordinator had ended it; TransactionTimedOut, TransactionStateError, and the errors of
         requests. Source: KIP-939.
         """
-        return self._loop.run(lambda: self._inner.prepare(timeout=timeout))
+        return self._loop.run(lambda: self._inner.prepare(timeout=timeout, secret=secret))
 
     def leave_to_check(self) -> None:
         """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.

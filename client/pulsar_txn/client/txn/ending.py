@@ -84,13 +84,13 @@ class Ending:
         if not self._join(TxnAction.ABORT):
             self._begin(TxnAction.ABORT, self._commit_timeout)
 
-    async def prepare(self, timeout: float | None = None) -> PreparedToken:
-        """See `AsyncTransaction.prepare`. Concurrent callers share one prepare."""
+    async def prepare(self, timeout: float | None = None, secret: bytes | None = None) -> PreparedToken:
+        """See `AsyncTransaction.prepare`. Concurrent callers share one prepare, and the secret of its first call."""
         life = self._life
         if life.state is not TransactionState.PREPARED and not self._prepares:
             self._check_preparable()
             self._action = None
-            self._run(self._preparing.run(self._commit_timeout if timeout is None else timeout))
+            self._run(self._preparing.run(self._commit_timeout if timeout is None else timeout, secret))
         running = self._running
         if life.state is not TransactionState.PREPARED and running is not None:
             try:

@@ -47,6 +47,13 @@ class PreparedToken:
         return token
 
 
+def check_secret(secret: object) -> bytes:
+    """InvalidConfiguration unless it can be that of a token."""
+    if not isinstance(secret, bytes) or not 0 < len(secret) <= MAX_SECRET_BYTES:
+        raise refused("secret", type(secret), f"1 to {MAX_SECRET_BYTES} bytes")
+    return secret
+
+
 def token_of(given: object) -> PreparedToken:
     """The token that a program gives as itself or as its text. InvalidConfiguration."""
     if isinstance(given, PreparedToken):

@@ -51,8 +51,11 @@ class Preparing:
         self._settle = settle
         self._check_whole = check_whole
 
-    async def run(self, budget: float) -> None:
-        """PREPARED when it returns. Raises as `AsyncTransaction.prepare`; then it is in the state that this says."""
+    async def run(self, budget: float, secret: bytes | None = None) -> None:
+        """PREPARED when it returns. Raises as `AsyncTransaction.prepare`; then it is in the state that this says.
+
+        `secret`: of the token, unless an attempt before has one.
+        """
         life, end = self._life, self._monotonic() + budget
         txn_id = await self._opening.open()
         if life.state is not TransactionState.PREPARING:  # else the answer of an attempt before was lost
@@ -63,7 +66,7 @@ class Preparing:
         await self._settle(end)
         await self._check_whole(end)
         again = life.prepared is not None
-        token = life.prepared = life.prepared or PreparedToken(txn_id, self._secret(SECRET_BYTES))
+        token = life.prepared = life.prepared or PreparedToken(txn_id, secret or self._secret(SECRET_BYTES))
         try:
             await self._coordinators.prepare_txn(token, timeout=max(0.001, end - self._monotonic()), tally=self._opening.tally)
         except FeatureUnsupported:

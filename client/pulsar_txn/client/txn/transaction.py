@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.txn.life import HELD
-from pulsar_txn.client.txn.prepared import PreparedToken
+from pulsar_txn.client.txn.prepared import PreparedToken, check_secret
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
@@ -184,7 +184,7 @@ class AsyncTransaction:
         self.inside.check_here()
         await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
-    async def prepare(self, *, timeout: float | timedelta | None = None) -> PreparedToken:
+    async def prepare(self, *, timeout: float | timedelta | None = None, secret: bytes | None = None) -> PreparedToken:
         """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
 
         It waits for the operations as a commit does, then the coordinator prepares the transaction durably. From then on
@@ -197,13 +197,16 @@ class AsyncTransaction:
 
         `timeout` as for `commit`. Concurrent callers share one prepare, and a repeat returns the same token. After a lost
         answer (ConnectionLost, OperationTimeout) the transaction is PREPARING: call it again, or abort.
+        `secret`: that of the token, 1 to 64 bytes, for a program that stores the token before; random bytes without it.
 
         Raises FeatureUnsupported, which leaves the transaction open; what `commit` raises for operations that failed;
         TransactionAborted when the coordinator had ended it; TransactionTimedOut, TransactionStateError, and the errors of
         requests. Source: KIP-939. If cancelled: the prepare goes on, and calling it again joins it.
         """
         self.inside.check_here()
-        return await self.inside.ending.prepare(None if timeout is None else seconds_of(timeout, "timeout"))
+        return await self.inside.ending.prepare(
+            None if timeout is None else seconds_of(timeout, "timeout"), None if secret is None else check_secret(secret)
+        )
 
     async def leave_to_check(self) -> None:
         """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.

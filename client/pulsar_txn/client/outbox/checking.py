@@ -1,0 +1,58 @@
+"""What a member of the group answers when a coordinator asks for the outcome of a transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pulsar_txn.client.outbox.block import Key
+from pulsar_txn.client.outbox.rows import Outcome
+from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.wire.ids import TxnId
+
+logger = logging.getLogger("pulsar_txn.client.outbox")
+
+_VERSION: Final = b"outbox1:"
+_ANSWERS: Final = {Outcome.COMMIT: LocalOutcome.COMMIT, Outcome.ABORT: LocalOutcome.ROLLBACK, None: LocalOutcome.UNKNOWN}
+
+
+def check_data_of(key: Key) -> bytes:
+    """What the coordinator keeps of a block for its check."""
+    return _VERSION + key.data
+
+
+def key_of(data: bytes) -> Key | None:
+    """The key in it; None for data of something else, or of a newer version."""
+    if not data.startswith(_VERSION) or len(data) != len(_VERSION) + 16:
+        return None
+    return Key(data[len(_VERSION) :])
+
+
+class Checking:
+    """Answers for one outbox. `decide(key, txn_id)` asks the database; it may raise whatever a driver raises."""
+
+    def __init__(self, decide: Callable[[Key, TxnId], Awaitable[Outcome | None]]) -> None:
+        self._decide = decide
+        self.in_hand: set[Key] = set()
+        """Of the blocks of this process that have not been left yet: they decide themselves."""
+
+    async def answer(self, question: CheckQuestion) -> LocalOutcome:
+        """The outcome of a transaction of the group.
+
+        An open one is not known: its COMMIT waits for PREPARE, so nothing has been decided, and its timeout ends it. Only for a
+        prepared one a tombstone may be written: before PREPARE the program has not inserted the row yet.
+        """
+        key = key_of(question.data)
+        if key is None:
+            logger.error("a check of %s has data that no outbox of this version wrote", question.txn_id)
+            return LocalOutcome.UNKNOWN
+        if key in self.in_hand or not question.prepared:
+            return LocalOutcome.UNKNOWN
+        try:
+            outcome = await self._decide(key, question.txn_id)
+        except Exception as error:  # noqa: BLE001 - a driver's: a lock that is held, a database that is down
+            logger.warning("%s cannot be checked now, and is asked for again: %r", question.txn_id, error)
+            return LocalOutcome.UNKNOWN
+        logger.info("%s is checked: %s", question.txn_id, "not known yet" if outcome is None else outcome.value)
+        return _ANSWERS[outcome]

@@ -1,0 +1,144 @@
+"""The SQL of an outbox table, in the words of each database, and with the placeholders of each driver.
+
+One row per transaction. Its primary key makes the outcome single: whoever inserts first decides.
+
+| column | what it has |
+|---|---|
+| `txn_key` | 32 hexadecimal digits, chosen at random when the transaction begins; the coordinator has them as check data |
+| `txn_group` | the group of the outbox |
+| `txn_id` | the transaction's id, `(3,42)` |
+| `outcome` | `commit`, written in the program's database transaction, or `abort`, the tombstone that a check writes |
+| `created_at_ms` | milliseconds since the epoch, by the clock of the writer |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from pulsar_txn.client._checks import refused
+from pulsar_txn.client.errors import InvalidConfiguration
+
+DEFAULT_TABLE: Final = "pulsar_txn_outbox"
+LOCK_WAIT_MS: Final = 2000
+"""How long a check waits for a database transaction that has written the row and has not ended. The next check waits again."""
+
+_TABLE: Final = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
+_NAME: Final = re.compile(r":(\w+)")
+_POSITIONAL: Final = {"qmark": "?", "format": "%s"}
+_NUMBERED: Final = {"numeric": ":{}", "dollar": "${}"}
+_NAMED: Final = {"named": ":{}", "pyformat": "%({})s"}
+PARAMSTYLES: Final = frozenset(_POSITIONAL) | frozenset(_NUMBERED) | frozenset(_NAMED)
+"""Those of PEP 249, and `dollar`, which is asyncpg's."""
+
+
+@attrs.frozen
+class Dialect:
+    """What differs between databases."""
+
+    name: str
+    if_not_exists: str = " IF NOT EXISTS"
+    keep_first: str = " ON CONFLICT (txn_key) DO NOTHING"
+    """What makes the insert of a tombstone change no row when there is one; without it the insert fails instead."""
+    before_check: tuple[str, ...] = ()
+    """Statements at the beginning of a check's transaction."""
+
+
+POSTGRESQL: Final = Dialect("postgresql", before_check=(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}",))
+"""The insert of a tombstone waits for a database transaction in flight that has inserted the row."""
+
+SQLITE: Final = Dialect("sqlite")
+"""One writer at a time: the insert of a tombstone fails with SQLITE_BUSY while another transaction writes."""
+
+GENERIC: Final = Dialect("generic", if_not_exists="", keep_first="")
+"""Standard SQL only, for any other database with DB-API 2.0."""
+
+DIALECTS: Final[Mapping[str, Dialect]] = {each.name: each for each in (POSTGRESQL, SQLITE, GENERIC)}
+
+
+def dialect_of(name: str) -> Dialect:
+    """The dialect of a database's name, as SQLAlchemy says it; the generic one for those that have none of their own."""
+    return DIALECTS.get(name, GENERIC)
+
+
+@attrs.frozen
+class Statements:
+    """The statements of one table in one dialect, with `:name` placeholders."""
+
+    insert: str
+    tombstone: str
+    outcome: str
+    older: str
+    delete: str
+    create: str
+    before_check: tuple[str, ...]
+
+
+def statements_of(table: str, dialect: Dialect) -> Statements:
+    """All that is said to the database. `table` was checked by `check_table`."""
+    row = "(txn_key, txn_group, txn_id, outcome, created_at_ms) VALUES (:key, :group, :txn_id, :outcome, :created_at_ms)"
+    insert = f"INSERT INTO {table} {row}"
+    return Statements(
+        insert=insert,
+        tombstone=insert + dialect.keep_first,
+        outcome=f"SELECT outcome FROM {table} WHERE txn_key = :key",  # noqa: S608 - as above
+        older=f"SELECT txn_key, txn_id, outcome FROM {table} "  # noqa: S608 - as above
+        "WHERE txn_group = :group AND created_at_ms < :before_ms AND txn_key > :after ORDER BY txn_key",
+        delete=f"DELETE FROM {table} WHERE txn_key = :key",  # noqa: S608 - as above
+        create=create_table_sql(table, dialect),
+        before_check=dialect.before_check,
+    )
+
+
+def create_table_sql(table: str, dialect: Dialect) -> str:
+    """The DDL of the table, for a migration."""
+    return (
+        f"CREATE TABLE{dialect.if_not_exists} {table} (\n"
+        "  txn_key VARCHAR(32) NOT NULL PRIMARY KEY,\n"
+        "  txn_group VARCHAR(255) NOT NULL,\n"
+        "  txn_id VARCHAR(64) NOT NULL,\n"
+        "  outcome VARCHAR(8) NOT NULL CHECK (outcome IN ('commit', 'abort')),\n"
+        "  created_at_ms BIGINT NOT NULL\n"
+        ")"
+    )
+
+
+def check_table(table: object) -> str:
+    """The name of a table, with or without that of a schema. InvalidConfiguration: it stands in the SQL as it is."""
+    if not isinstance(table, str) or not _TABLE.fullmatch(table):
+        raise refused("table", table, "the name of a table: letters, digits and _, with or without a schema before it")
+    return table
+
+
+def check_paramstyle(paramstyle: object) -> str:
+    """InvalidConfiguration unless PEP 249 or asyncpg has it."""
+    if paramstyle not in PARAMSTYLES:
+        raise refused("paramstyle", paramstyle, f"one of {', '.join(sorted(PARAMSTYLES))}")
+    return str(paramstyle)
+
+
+def rendered(statement: str, values: Mapping[str, Any], paramstyle: str) -> tuple[str, Any]:
+    """The statement with the placeholders of a driver, and the values in the form that goes with them."""
+    if paramstyle in _NAMED:
+        return _NAME.sub(lambda name: _NAMED[paramstyle].format(name[1]), statement), dict(values)
+    order = _NAME.findall(statement)
+    if paramstyle in _POSITIONAL:
+        return _NAME.sub(_POSITIONAL[paramstyle], statement), _in_order(values, order)
+    numbers = iter(range(1, len(order) + 1))
+    return _NAME.sub(lambda _: _NUMBERED[paramstyle].format(next(numbers)), statement), _in_order(values, order)
+
+
+def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(values[name] for name in names)
+
+
+def chosen_dialect(name: str | None) -> Dialect | None:
+    """That of an outbox's option; None when the connection is to say it. InvalidConfiguration."""
+    if name is None:
+        return None
+    if name not in DIALECTS:
+        raise InvalidConfiguration(f"dialect={name!r} is not known", hint=f"one of {', '.join(DIALECTS)}, or leave it out")
+    return DIALECTS[name]

@@ -1,0 +1,283 @@
+"""The doors of the drivers that an outbox knows by themselves: psycopg 3, asyncpg, sqlite3, aiosqlite, and DB-API 2.0."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
+from pulsar_txn.client.outbox.dialects import GENERIC, POSTGRESQL, SQLITE, rendered
+from pulsar_txn.client.outbox.door import IN_TRANSACTION, check_still_open, driver_in_transaction, had
+
+_IDLE: Final = 0
+_ROLL_BACK_FIRST: Final = "commit or roll back what is open before outbox.transaction(connection)"
+
+
+class PsycopgDoor:
+    """psycopg 3, `Connection` and `AsyncConnection`; also in autocommit mode, because `transaction()` begins one there.
+
+    Inside `transaction()` psycopg refuses `connection.commit()`, so a program cannot commit a half by mistake.
+    """
+
+    dialect = POSTGRESQL
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        self._connection = connection
+        self._paramstyle = paramstyle or "pyformat"
+        self._block: Any = None
+        self.blocking = not inspect.iscoroutinefunction(connection.commit)
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        status = int(self._connection.info.transaction_status)
+        if status == _IDLE:
+            block = self._connection.transaction()
+            await had(block.__enter__() if self.blocking else block.__aenter__())
+            self._block = block
+        elif status != IN_TRANSACTION:
+            raise TransactionStateError(
+                f"the connection is {self._connection.info.transaction_status.name}", hint=_ROLL_BACK_FIRST
+            )
+        elif getattr(self._connection, "_num_transactions", 0):
+            raise TransactionStateError(
+                "the connection is inside of `with connection.transaction()`, which alone may commit",
+                hint="put outbox.transaction(connection) outside of it",
+            )
+
+    async def settle(self) -> None:
+        """See `Door`."""
+        check_still_open(self)
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        cursor = await had(self._connection.execute(*rendered(statement, values, self._paramstyle)))
+        return int(cursor.rowcount)
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        tuples = sys.modules["psycopg"].rows.tuple_row  # whatever the rows of the program's own cursors are
+        cursor = self._connection.cursor(row_factory=tuples)
+        await had(cursor.execute(*rendered(statement, values, self._paramstyle)))
+        found: Sequence[Sequence[Any]] = await had(cursor.fetchmany(limit))
+        return found
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        if self._block is None:
+            await had(self._connection.commit())
+            return
+        await self._leave_block(None)
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        if self._block is None:
+            await had(self._connection.rollback())
+        elif self._connection.info.transaction_status != _IDLE:
+            await self._leave_block(sys.modules["psycopg"].Rollback())
+
+    async def _leave_block(self, error: BaseException | None) -> None:
+        block, kind = self._block, None if error is None else type(error)
+        await had(block.__exit__(kind, error, None) if self.blocking else block.__aexit__(kind, error, None))
+
+    async def close(self) -> None:
+        """See `Door`."""
+        await had(self._connection.close())
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        return driver_in_transaction(self._connection)
+
+
+class AsyncpgDoor:
+    """asyncpg. Its nested transactions are savepoints, so the block must be the outermost one."""
+
+    dialect = POSTGRESQL
+    blocking = False
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        del paramstyle  # it has one
+        self._connection = connection
+        self._block: Any = None
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        if self._connection.is_in_transaction():
+            raise TransactionStateError(
+                "the connection is in a transaction, which alone may commit",
+                hint="end it before outbox.transaction(connection)",
+            )
+        block = self._connection.transaction()
+        await block.start()
+        self._block = block
+
+    async def settle(self) -> None:
+        """See `Door`."""
+        check_still_open(self)
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        text, given = rendered(statement, values, "dollar")
+        tag = str(await self._connection.execute(text, *given)).rsplit(" ", 1)[-1]  # "INSERT 0 1"
+        return int(tag) if tag.isdecimal() else 0
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        text, given = rendered(statement, values, "dollar")
+        found: Sequence[Sequence[Any]] = await self._connection.fetch(f"{text} LIMIT {int(limit)}", *given)
+        return found
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        await self._block.commit()
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        if self._block is not None and self._connection.is_in_transaction():
+            await self._block.rollback()
+
+    async def close(self) -> None:
+        """See `Door`."""
+        await self._connection.close()
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        return driver_in_transaction(self._connection)
+
+
+class SqliteDoor:
+    """sqlite3 and aiosqlite, in every transaction mode of theirs.
+
+    A transaction is begun with BEGIN and the connection's isolation level, and ended with COMMIT: `commit()` does nothing in
+    the modes in which the driver leaves transactions to the program. With `autocommit=False` (Python 3.12) one is always open,
+    and `commit()` opens the next.
+    """
+
+    dialect = SQLITE
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        del paramstyle  # it takes qmark
+        self._connection = connection
+        self.blocking = not inspect.iscoroutinefunction(connection.commit)
+        driver = connection if self.blocking else connection._conn  # noqa: SLF001 - aiosqlite shows no autocommit
+        self._always_open = getattr(driver, "autocommit", None) is False
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        if not self._connection.in_transaction:
+            await had(self._connection.execute(f"BEGIN {self._connection.isolation_level or ''}"))
+
+    async def settle(self) -> None:
+        """See `Door`."""
+        check_still_open(self)
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        cursor = await had(self._connection.execute(*rendered(statement, values, "qmark")))
+        changed = int(cursor.rowcount)
+        await had(cursor.close())
+        return changed
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        cursor = await had(self._connection.execute(*rendered(statement, values, "qmark")))
+        found: Sequence[Sequence[Any]] = await had(cursor.fetchmany(limit))
+        await had(cursor.close())  # an open query holds the database's lock
+        return [tuple(row) for row in found]
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        if self._always_open:
+            await had(self._connection.commit())
+        elif self._connection.in_transaction:
+            await had(self._connection.execute("COMMIT"))
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        if self._always_open:
+            await had(self._connection.rollback())
+        elif self._connection.in_transaction:
+            await had(self._connection.execute("ROLLBACK"))
+
+    async def close(self) -> None:
+        """See `Door`."""
+        await had(self._connection.close())
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        return bool(self._connection.in_transaction)
+
+
+class DbApiDoor:
+    """Any connection of DB-API 2.0 (PEP 249): `cursor()`, `commit()`, `rollback()`, and the paramstyle of its module."""
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        self._connection = connection
+        self.blocking = True
+        self.dialect = POSTGRESQL if type(connection).__module__.startswith(("psycopg2", "pg8000")) else GENERIC
+        self._paramstyle = paramstyle or _paramstyle_of(connection)
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        if getattr(self._connection, "autocommit", None) is True:
+            raise InvalidConfiguration(
+                "the connection commits each statement by itself (autocommit)", hint="set connection.autocommit = False"
+            )
+
+    async def settle(self) -> None:
+        """Nothing is known here of a transaction's end."""
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        cursor = self._connection.cursor()
+        try:
+            _execute(cursor, statement, values, self._paramstyle)
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        cursor = self._connection.cursor()
+        try:
+            _execute(cursor, statement, values, self._paramstyle)
+            return [tuple(row) for row in cursor.fetchmany(limit)]
+        finally:
+            cursor.close()
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        self._connection.commit()
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        self._connection.rollback()
+
+    async def close(self) -> None:
+        """See `Door`."""
+        self._connection.close()
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        return driver_in_transaction(self._connection)
+
+
+def _execute(cursor: Any, statement: str, values: Mapping[str, Any], paramstyle: str) -> None:
+    if values:
+        cursor.execute(*rendered(statement, values, paramstyle))
+    else:
+        cursor.execute(statement)
+
+
+def _paramstyle_of(connection: Any) -> str:
+    """That of the connection's module, or of the package that it is in."""
+    name = type(connection).__module__
+    while name:
+        found = getattr(sys.modules.get(name), "paramstyle", None)
+        if isinstance(found, str):
+            return found
+        name = name.rpartition(".")[0]
+    raise InvalidConfiguration(
+        f"the paramstyle of {type(connection).__module__} is not known", hint="give paramstyle=, as PEP 249 names it"
+    )

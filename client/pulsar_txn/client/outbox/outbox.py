@@ -1,0 +1,208 @@
+"""The outbox of asyncio; `blocking` has that of threads."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pulsar_txn.client._checks import seconds_of
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.outbox.checking import check_data_of
+from pulsar_txn.client.outbox.connections import Connections
+from pulsar_txn.client.outbox.dialects import (
+    DEFAULT_TABLE,
+    POSTGRESQL,
+    check_paramstyle,
+    check_table,
+    chosen_dialect,
+    create_table_sql,
+)
+from pulsar_txn.client.outbox.door import had
+from pulsar_txn.client.outbox.doors import door_of
+from pulsar_txn.client.outbox.engine import BlockLife, Engine
+from pulsar_txn.client.outbox.rows import Rows
+from pulsar_txn.client.outbox.trimming import TrimResult, trim
+from pulsar_txn.client.txn.checks import check_group_name
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.client import AsyncClient
+    from pulsar_txn.client.outbox.block import Key
+    from pulsar_txn.client.txn.transaction import AsyncTransaction
+
+TRIM_EVERY: Final = 500
+OLDER_THAN: Final = timedelta(hours=1)
+
+
+def table_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") -> str:
+    """The CREATE TABLE of an outbox, for a migration: `dialect` is postgresql, sqlite or generic. InvalidConfiguration."""
+    return create_table_sql(check_table(table), chosen_dialect(dialect) or POSTGRESQL)
+
+
+def rows_of(table: str, group: str, dialect: str | None, client: AsyncClient) -> Rows:
+    """The rows of an outbox, from its arguments. InvalidConfiguration."""
+    check_group_name("group", group)
+    if len(group) > 255:
+        raise InvalidConfiguration("the name of the group has more than 255 characters", hint="the column holds 255")
+    return Rows(check_table(table), group, chosen_dialect(dialect), client.inside.runtime.wall_ms)
+
+
+def check_trim_every(trim_every: int | None) -> int | None:
+    """InvalidConfiguration unless it is a number from 1, or None."""
+    if trim_every is not None and (not isinstance(trim_every, int) or trim_every < 1):
+        raise InvalidConfiguration(f"trim_every={trim_every!r} is no number from 1", hint="None removes nothing by itself")
+    return trim_every
+
+
+class AsyncOutbox:
+    """A database in the transaction: what one database transaction writes, and what one Pulsar transaction sends, or neither.
+
+    `async with outbox.transaction(connection) as txn:` sends and acknowledges with `txn`, and executes SQL on `connection`. The
+    commit of the database is the decision: it has a row of the outbox's table, and the Pulsar transaction follows it, also
+    when this process dies in between. Then the coordinator asks a member of the `group`, which reads the row: any process that
+    has an outbox of this group open, also a later one. Without a row it writes a tombstone first.
+
+    `connect` returns a new connection for checks and trims: a function, a pool's `connection` or `acquire`, or an engine
+    of SQLAlchemy. It must lead to the same database and schema as the connections of the blocks, and to its primary. With a
+    blocking driver checks run in a thread of their own. Connections are those of psycopg 3, asyncpg, aiosqlite, sqlite3,
+    SQLAlchemy 2 (connections and sessions), or of DB-API 2.0.
+
+    A group and table belong to one coordinator: that of one cluster, or one beside clusters. `dialect` (postgresql, sqlite,
+    generic) and `paramstyle` are found from the connection when they are left out. `check_after`: seconds or a timedelta after
+    which the coordinator asks (by default its own setting, 6 s). `trim_every`: after so many transactions of this process
+    their rows are removed together; None leaves all rows to `trim()`. Raises InvalidConfiguration.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        group: str,
+        connect: Any,
+        *,
+        table: str = DEFAULT_TABLE,
+        dialect: str | None = None,
+        paramstyle: str | None = None,
+        check_after: float | timedelta | None = None,
+        trim_every: int | None = TRIM_EVERY,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._check_after = None if check_after is None else seconds_of(check_after, "check_after")
+        style = None if paramstyle is None else check_paramstyle(paramstyle)
+        self._connections = Connections(connect, style)
+        self._engine = Engine(
+            rows_of(table, group, dialect, client),
+            self._connections.use_beside_loop,
+            lambda token: client.attach_prepared(token),
+            paramstyle=style,
+            trim_every=check_trim_every(trim_every),
+        )
+        self._membership: Any = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Join the group, so that this process can be asked. Blocks do it as well; call it in a process that only answers.
+
+        Raises FeatureUnsupported where the coordinator has no checks (stock Pulsar's own), ConnectionLost, OperationTimeout,
+        AlreadyClosed. Safe to cancel and to repeat.
+        """
+        async with self._starting:
+            if self._membership is None:
+                self._membership = await had(self._client.join_check_group(self._group, self._engine.checking.answer))
+
+    async def close(self) -> None:
+        """Leave the group, and remove the rows of this process's ended transactions. The client stays open."""
+        async with self._starting:
+            membership, self._membership = self._membership, None
+            if membership is not None:
+                await membership.close()
+        await self._engine.remove_ended(all_of_them=True)
+        self._connections.close()
+
+    async def __aenter__(self) -> Self:
+        """`start()`."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """`close()`."""
+        await self.close()
+
+    def transaction(
+        self,
+        connection: Any,
+        *,
+        timeout: float | timedelta = 60.0,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
+    ) -> AsyncOutboxTransaction:
+        """A block over a database connection: `async with outbox.transaction(connection) as txn: …`.
+
+        Entering it begins both transactions; an open one of the connection is joined, except with asyncpg. Leaving it waits for
+        the sends and acknowledgements of `txn`, writes the row, prepares, commits the database, and then Pulsar. Leave commit
+        and rollback of the connection to it. `timeout`, `name`, `commit_timeout`, `abort_on_disconnect` as those of
+        `client.transaction()`: the timeout holds until the database's commit begins.
+
+        An exception in the block rolls both back, and is raised. The end raises what the driver or Pulsar raised, after both
+        were rolled back; OutboxAborted when a check was faster, OutboxOutcomeUnknown when COMMIT was not answered and the
+        database cannot be asked, OutboxDiverged when somebody has aborted in Pulsar what the database committed. It does not
+        raise when only the end in Pulsar failed: the commit is decided, and follows. If cancelled before COMMIT both are rolled
+        back; during COMMIT the check decides.
+        """
+        options = {"timeout": timeout, "name": name, "commit_timeout": commit_timeout}
+
+        def managed_of(key: Key) -> Any:
+            return self._client.transaction(
+                **options,  # type: ignore[arg-type]  # of several types
+                eager=True,
+                check_group=self._group,
+                check_data=check_data_of(key),
+                check_after=self._check_after,
+                abort_on_disconnect=abort_on_disconnect,
+            )
+
+        return AsyncOutboxTransaction(self, BlockLife(self._engine, connection, managed_of, blocking=False))
+
+    async def create_table(self, connection: Any = None) -> None:
+        """Create the table, and commit: with `connection`, or one of the outbox's own. A table that exists is kept.
+
+        Raises what the driver raises. `table_sql()` is the text for a migration.
+        """
+        if connection is None:
+            await self._engine.use(self._engine.rows.create)
+        else:
+            await self._engine.rows.create(door_of(connection, self._engine.paramstyle))
+
+    async def trim(self, older_than: float | timedelta = OLDER_THAN) -> TrimResult:
+        """Remove rows of the group that were written more than `older_than` ago (seconds or a timedelta).
+
+        Only rows of transactions that the coordinator has ended: each is ended by its row's outcome first, which is idempotent.
+        Rows of a coordinator that does not answer are kept. So it also finishes what a crash has left.
+        Raises what the driver raises. Safe to cancel and to repeat, and to run in several processes.
+        """
+        before = self._client.inside.runtime.wall_ms() - int(seconds_of(older_than, "older_than") * 1000)
+        return await trim(self._engine, self._engine.end, before)
+
+
+class AsyncOutboxTransaction:
+    """What `outbox.transaction(connection)` returns: an async context manager, used once."""
+
+    def __init__(self, outbox: AsyncOutbox, life: BlockLife) -> None:
+        self._outbox = outbox
+        self._life = life
+
+    async def __aenter__(self) -> AsyncTransaction:
+        """Begin both; see `AsyncOutbox.transaction`."""
+        await self._outbox.start()
+        txn: AsyncTransaction = await self._life.enter()
+        return txn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End both; see `AsyncOutbox.transaction`."""
+        return await self._life.leave(error)

@@ -1,0 +1,36 @@
+"""The databases that an outbox is tested with: SQLite in a file, and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import postgres as postgres_server
+import pytest
+import targets
+from outbox_databases import BLOCKING, Database
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The DSN of a PostgreSQL of this process's own; skipped, or failed with PULSAR_TXN_REQUIRE=postgres, without one."""
+    if reason := postgres_server.missing_tools():
+        targets.lacking("postgres", reason)
+    with postgres_server.Postgres() as server:
+        yield server.dsn
+
+
+@pytest.fixture
+def table() -> str:
+    """The name of a table that no other test uses."""
+    return f"outbox_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=[pytest.param(make, id=name) for name, make in BLOCKING.items()])
+def database(request: pytest.FixtureRequest, tmp_path: object, table: str) -> Iterator[Database]:
+    """Each kind of blocking connection in turn, with the outbox's table and one of orders."""
+    needs_server = "sqlite" not in request.node.callspec.id
+    made = request.param(request.getfixturevalue("postgres") if needs_server else f"{tmp_path}/orders.db", table)
+    made.create()
+    yield made
+    made.close()
