@@ -13,7 +13,7 @@ from lane_host import TOPIC, LaneHost
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc import FencingCoordinator, TakeOver, TransactionCoordinator, Vanished
+from pulsar_txn.tc import Check, FencingCoordinator, TakeOver, TransactionCoordinator, Vanished
 from pulsar_txn.tc.lane_table import Lane
 from pulsar_txn.tc.leases import Leases
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -360,3 +360,21 @@ def test_a_transaction_of_another_coordinator_belongs_to_nobody_here() -> None:
     ended = host.finished("a")
     assert host.tc.belongs_to(ended, None)
     assert not host.tc.belongs_to(TxnId(5, ended.least), None)
+
+
+@pytest.mark.parametrize("gone", [LaneHost.vanish, LaneHost.goodbye])
+def test_the_end_of_a_client_leaves_its_check_groups_transactions_open_in_lanes_of_their_own(gone: Any) -> None:
+    host = LaneHost()
+    plain, grouped = host.opened("i"), host.new(incarnation="i", check=Check("orders"))
+    host.add(grouped, TOPIC)
+    gone(host)
+    assert host.tc.status(plain) is TxnStatus.ABORTING
+    assert (host.tc.status(grouped), host.lane(grouped)) == (TxnStatus.OPEN, Lane.RETIRING)
+    assert host.opened("i").most != grouped.most
+    host.take_snapshot()
+    host.crash()
+    host.tc.check_invariants()
+    assert (host.tc.status(grouped), host.lane(grouped)) == (TxnStatus.OPEN, Lane.RETIRING)
+    host.end(grouped, COMMIT)
+    host.done(grouped)
+    assert host.lane(grouped) is Lane.RETIRED

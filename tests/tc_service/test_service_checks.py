@@ -80,7 +80,7 @@ async def test_what_a_gone_client_prepared_outlives_its_lease_and_the_service(be
     await bench.start()
     one = client(bench)
     await one.request("tcClientConnectRequest", tc_id=0, incarnation="i-1")
-    prepared, left_open = await one.begin(None), await one.begin("g")
+    prepared, left_open = await one.begin(None), await one.begin(None)
     for txn in (prepared, left_open):
         await one.add_topics(txn, OUT)
     await one.prepare(prepared)
@@ -96,6 +96,28 @@ async def test_what_a_gone_client_prepared_outlives_its_lease_and_the_service(be
     assert [event["event"] for event in found["events"]] == ["begun", "registered", "prepared"]
     other = client(bench)
     await other.end_with(prepared, prepared_token=b"token")
+    assert bench.clusters["east"].ends == [(OUT, None, "COMMIT")]
+
+
+async def test_the_group_of_a_gone_client_decides_after_its_lease_and_a_crash(benches: Any) -> None:
+    bench, clock = benches("east")
+    await bench.start()
+    one = client(bench)
+    await one.request("tcClientConnectRequest", tc_id=0, incarnation="i-1")
+    txn = await one.begin("g")
+    await one.add_topics(txn, OUT)
+    one.drop()
+    await clock.advance(30)
+    assert status(bench, txn) is TxnStatus.OPEN
+    await bench.crash()
+    await clock.advance(30)
+    other = client(bench)
+    await other.join()
+    await clock.advance(1)
+    (question,) = other.take()
+    assert (txn_of(question), question.check_count) == (txn, 1)
+    other.say(txn, COMMIT)
+    await other.settle()
     assert bench.clusters["east"].ends == [(OUT, None, "COMMIT")]
 
 

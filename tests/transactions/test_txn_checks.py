@@ -246,3 +246,13 @@ async def test_a_commit_after_the_group_has_said_commit_is_none(asking: AskingSe
         assert await eventually_visible(client, topic, [b"event"])
         await txn.commit()
         assert txn.state is TransactionState.COMMITTED
+
+
+async def test_a_group_whose_members_are_all_away_is_asked_when_one_comes_back(asking: AskingServer, topic: str) -> None:
+    """Beside a cluster, the lease of the process that began it is over by then; its group decides all the same."""
+    book = Book(unknown=COMMIT)
+    await asking.of_the_dead(topic, "execute", topic)
+    await asyncio.sleep(4)
+    async with asking.client() as client, await client.join_check_group(topic, book.check):
+        assert await eventually_visible(client, topic, [b"event"])
+    assert len(book.asked) == 1

@@ -50,7 +50,7 @@ class Clients:
         lanes, incarnation = self._state.lanes, (request.principal, request.incarnation)
         if lanes is None or incarnation not in lanes.leases:
             return Step((), (Reply(request.token),))
-        left_open = list(islice(lanes.open_of(incarnation), self._limit + 1))
+        left_open = self._to_abort(incarnation)
         if len(left_open) > self._limit or lanes.are_many(incarnation):
             lanes.leases.end(incarnation)
             return Step((), (Reply(request.token),))
@@ -74,11 +74,18 @@ class Clients:
         lanes = self._state.lanes
         assert lanes is not None  # noqa: S101 - only `Lanes` knows incarnations
         cause = Cause.GOODBYE if lanes.leases.has_left(incarnation) else Cause.LEASE
-        left_open = list(islice(lanes.open_of(incarnation), self._limit + 1))
+        left_open = self._to_abort(incarnation)
         aborts = self._aborts(left_open[: self._limit], now_ms, cause)
         if len(left_open) > self._limit:
             return aborts.step()
         return aborts.then(self._departed(records.VANISHED, incarnation, now_ms))
+
+    def _to_abort(self, incarnation: Incarnation) -> list[int]:
+        """What nobody but its client could have ended, one more than one Step aborts. A check group outlives the client."""
+        lanes, transactions = self._state.lanes, self._state.transactions
+        assert lanes is not None  # noqa: S101 - only `Lanes` knows incarnations
+        extras = ((least, transactions[least].extras) for least in lanes.open_of(incarnation))
+        return list(islice((least for least, extra in extras if extra is None or not extra.group), self._limit + 1))
 
     # ------------------------------------------------------------------ transactional ids
 

@@ -202,8 +202,8 @@ class Renew:
 class Goodbye:
     """An incarnation ends in order and writes nothing any more: its lanes go to the pool. Reply value: None, once durable.
 
-    What it has open is aborted, and those lanes are retired. A client says goodbye after all its messages are answered, or
-    their connections closed.
+    What it has open is aborted, but for what has a check group or is prepared. Those lanes are retired. A client says goodbye
+    after all its messages are answered, or their connections closed.
     """
 
     token: Token
@@ -215,7 +215,8 @@ class Goodbye:
 class Vanished:
     """The host knows that an incarnation is gone, before its lease is over: what it has open is aborted, its lanes retired.
 
-    The coordinator does the same by itself when a lease is over (`deadline`, `expire`).
+    What has a check group, or is prepared, stays: others can end it. The coordinator does the same by itself when a lease is
+    over (`deadline`, `expire`).
     """
 
     incarnation: str
