@@ -59,3 +59,20 @@ async def test_a_plain_ack_settles_at_once_beside_an_open_transaction(client: As
     await consumer.acknowledge(messages[1], receipt=True)
     await txn.abort()
     assert await left_over(client, topic, consumer, 2) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+async def test_a_plain_ack_after_an_abort_of_the_same_message_is_kept(
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
+) -> None:
+    """Stock brokers lost it: apache/pulsar#26616."""
+    payloads = await filled(client, topic, 4, batched=batched)
+    consumer = await subscribed(client, topic, kind)
+    first, *_ = await received(consumer, 4)
+    txn = await client.begin_transaction()
+    await consumer.acknowledge(first, txn=txn)
+    await txn.abort()
+    await consumer.acknowledge(first.message_id, receipt=True)
+    assert await left_over(client, topic, consumer, 3) == payloads[1:]
