@@ -185,14 +185,18 @@ class HopRecorder:
 
 
 class Fate:
-    """How a transaction is to end, drawn at its beginning: `timeout` and `pause` in seconds."""
+    """How a transaction is to end, drawn at its beginning: `timeout` and `pause` in seconds.
 
-    __slots__ = ("aborts", "pause", "timeout")
+    `prepares`: it is prepared before its commit. When its process dies in between, the check group of all workers ends it.
+    """
+
+    __slots__ = ("aborts", "pause", "prepares", "timeout")
 
     def __init__(self, rng: random.Random) -> None:
         drawn = rng.random()
         self.aborts = drawn < ABORTED
         late = ABORTED <= drawn < ABORTED + LATE
+        self.prepares = not late and rng.random() < PREPARED
         self.timeout = SHORT_TIMEOUT if late else TIMEOUT
         self.pause = SHORT_TIMEOUT * rng.uniform(0.85, 1.15) if late else rng.choice((0.0, 0.01, 0.05))
 
@@ -200,6 +204,8 @@ class Fate:
 ABORTED: Final = 0.15
 LATE: Final = 0.03
 """Shares of the transactions: those that are aborted, and those whose commit comes about when their time is over."""
+PREPARED: Final = 0.3
+"""The share of the others that is prepared first, where the server can."""
 TIMEOUT: Final = 4.0
 SHORT_TIMEOUT: Final = 1.0
 """Seconds of a transaction; those of a killed worker end by it, and only then go their messages on."""

@@ -30,7 +30,9 @@ from pulsar_txn.client import (
     AsyncProducer,
     AsyncTransaction,
     AsyncTransactionalBatch,
+    CheckQuestion,
     CommitOutcomeUnknown,
+    LocalOutcome,
     Message,
     PulsarError,
     TransactionAborted,
@@ -52,8 +54,17 @@ WAIT: Final = 0.2
 """Seconds that a style waits for messages before it looks whether it is to stop."""
 
 
+CHECK_GROUP: Final = "workers"
+CHECK_AFTER: Final = 1.0
+
+
+def outcome_of(question: CheckQuestion) -> LocalOutcome:
+    """What becomes of a prepared transaction whose worker has not ended it: it is undone. An open one waits for its timeout."""
+    return LocalOutcome.ROLLBACK if question.prepared else LocalOutcome.UNKNOWN
+
+
 class Place:
-    """Where a style works: the resources of one hop in one process."""
+    """Where a style works: the resources of one hop in one process. `checks`: whether the server asks a check group."""
 
     def __init__(
         self,
@@ -62,7 +73,10 @@ class Place:
         producer: AsyncProducer[bytes],
         transactions: Transactions,
         stop: asyncio.Event,
+        *,
+        checks: bool,
     ) -> None:
+        self.checks = checks
         self.client = client
         self.consumer = consumer
         self.producer = producer
@@ -145,7 +159,7 @@ class _Unit:
         """Open the transaction; `together`: send everything at once, so that it travels in batches, and acknowledge it so."""
         self._name = self._place.transactions.begin(self._fate.timeout)
         try:
-            self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
+            self._txn = await self._begin()
         except BaseException:  # as in `send`
             self._place.transactions.failed(self._name)
             raise
@@ -153,6 +167,12 @@ class _Unit:
         self._together = together
         if together:
             await send_all(self._place.producer, self._recorder, self._txn, self._outputs)
+
+    async def _begin(self) -> AsyncTransaction:
+        begin, how = self._place.client.begin_transaction, {"timeout": self._fate.timeout, "name": self._name}
+        if self._fate.prepares and self._place.checks:
+            return await begin(check_group=CHECK_GROUP, check_after=CHECK_AFTER, **how)
+        return await begin(**how)
 
     async def turn(self) -> None:
         """The next message, or the end of the transaction."""
@@ -194,6 +214,9 @@ class _Unit:
     async def _end(self, txn: AsyncTransaction) -> bool:
         try:
             if not self._failed and not self._fate.aborts:
+                if self._fate.prepares and self._place.checks:
+                    await txn.prepare()
+                    await asyncio.sleep(self._fate.pause)
                 await txn.commit()
                 return True
             await txn.abort()

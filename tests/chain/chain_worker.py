@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from chain_recorder import SUBSCRIPTION, HopRecorder, Transactions
 from chain_schedule import Hop, Worker, batches_by_key, phase_of
-from chain_styles import STYLES, Place, blocking_single
+from chain_styles import CHECK_GROUP, STYLES, Place, blocking_single, outcome_of
 from history_format import HistoryWriter
 
-from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, InitialPosition, PulsarError
+from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, FeatureUnsupported, InitialPosition, PulsarError
 from pulsar_txn.client import sync as blocking
 
 LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "received": 2, "pipeline": 1}
@@ -46,6 +46,7 @@ class WorkerProcess:
         self._rng = random.Random(f"{worker.seed} {incarnation}")
         self._stop = asyncio.Event()
         self._stop_threads = threading.Event()
+        self._checks = False
 
     async def run(self) -> None:
         """Until SIGTERM."""
@@ -56,6 +57,11 @@ class WorkerProcess:
         async with AsyncClient(self._url, **CLIENT) as client, asyncio.TaskGroup() as group:
             writer.ok(op)
             client.add_observer(transactions)
+            try:
+                await client.join_check_group(CHECK_GROUP, outcome_of)
+                self._checks = True
+            except FeatureUnsupported as error:  # stock's own coordinators ask nobody
+                print(f"{self._name}: nothing is prepared: {error}", file=sys.stderr, flush=True)
             for hop, style in zip(self._hops, self._worker.styles, strict=True):
                 if style == "sync":
                     thread = asyncio.to_thread(self._work_in_thread, hop)
@@ -78,7 +84,7 @@ class WorkerProcess:
                     writer.ok(op)
                     joined = True
                     async with await client.create_producer(hop.target, **_producer_options(hop)) as producer:
-                        place = Place(client, consumer, producer, transactions, self._stop)
+                        place = Place(client, consumer, producer, transactions, self._stop, checks=self._checks)
                         await _all(STYLES[style](place, lane, self._rng) for lane in lanes)
             except PulsarError as error:
                 if not joined:
