@@ -15,7 +15,7 @@ from transactions import PATIENCE, forget_acknowledgements, received, visible
 from pulsar_txn.client import AsyncClient, AsyncTransaction, ConsumerType
 from pulsar_txn.client.send import batching
 from pulsar_txn.client.send.sealing import Sealer
-from pulsar_txn.client.txn import coordinators
+from pulsar_txn.client.txn import encoding
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 
@@ -101,7 +101,7 @@ async def test_an_end_of_a_group_of_transactions(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without our client's knowledge, which sends no group to a server that would pass it over and end the first alone."""
-    monkeypatch.setattr(coordinators, "_ends_groups", lambda _: None)
+    monkeypatch.setattr(encoding, "_check_groups", lambda _: None)
     producer = await client.create_producer(topic)
     first = await client.begin_transaction()
     further = await client.begin_transaction()
