@@ -60,11 +60,13 @@ class ClusterProcess:
             log.seek(self._begin)
             return text.encode() in log.read()
 
-    def wait_until(self, ready: Callable[[], bool], *, tries_again: bool = False) -> None:
-        """Until it is ready. Raises StartError, and then it has ended. `tries_again`: one that ends is started once more."""
+    def wait_until(self, ready: Callable[[], bool], *, gave_up: str | None = None) -> None:
+        """Until it is ready; one that ends, or says `gave_up`, is started once more. Raises StartError: then it has ended."""
         until = time.monotonic() + _START_SECONDS
         while not ready():
-            if tries_again:
+            if gave_up is not None:
+                if self.has_said(gave_up):  # its process may stay, and serves nobody
+                    self.kill()
                 self.start()
             if not self.is_alive or time.monotonic() > until:
                 self.kill()

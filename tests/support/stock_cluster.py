@@ -225,8 +225,8 @@ class StockCluster:
         for name in names:
             self._processes[name].start()
         for name in names:
-            # A bookie that was killed is refused until its old session at ZooKeeper has ended, and ends itself then.
-            self._processes[name].wait_until(self._readiness(name), tries_again=name in BOOKIES)
+            # A bookie that was killed is refused until its old session at ZooKeeper has ended. It ends itself then, or hangs.
+            self._processes[name].wait_until(self._readiness(name), gave_up=_REFUSED if name in BOOKIES else None)
 
     def _process(self, name: str) -> ClusterProcess:
         kind = name[:2]
