@@ -8,7 +8,7 @@ from pulsar_txn.ledger.table import Act
 from pulsar_txn.rm_producer import TopicRecord
 from pulsar_txn.rm_producer.half import HalfTopicTransactionBuffer, records
 from pulsar_txn.rm_producer.half.transitions import TRANSITIONS, Event, TxnState
-from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, Publish, TakeSnapshot, Verified
+from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, Publish, TakeSnapshot, Verified, Waiting
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EntryHeader, MarkerType, TxnAction, TxnId
 
@@ -267,3 +267,18 @@ def test_snapshots_come_with_every_interval_of_ends():
         buffer.apply("op", (1, least), step.records[0][1])
     assert due == [False, True, False, True, False, True]
     assert [type(effect).__name__ for effect in buffer.decide(TakeSnapshot(), 0).effects] == ["WriteSnapshot"]
+
+
+def test_what_waits_begins_with_the_oldest_transaction_that_is_not_whole_in_the_topic():
+    buffer = HalfTopicTransactionBuffer("t", marker)
+    buffer.recovered(0)
+    seen = []
+    for log, entry_id, record in (
+        ("half", 0, data(TXN)),
+        ("half", 1, data(OTHER)),
+        ("op", 0, marker(TXN, ABORT)),
+        ("op", 1, marker(OTHER, ABORT)),
+    ):
+        buffer.apply(log, (1, entry_id), record)
+        seen.append(buffer.waiting())
+    assert seen == [Waiting((1, 0), (1, 0)), Waiting((1, 1), (1, 0)), Waiting((1, 1), (1, 1)), Waiting((1, 1), None)]

@@ -197,3 +197,14 @@ def test_invariants_find_ids_of_a_transaction_that_is_not_open(factory):
     buffer._sent.note(B, header(1))
     with pytest.raises(AssertionError, match="not open"):
         buffer.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"), [("SentIds.check_invariants", "no ranges"), ("_Senders.names", "producers of open transactions")]
+)
+def test_invariants_find_ids_that_are_no_ranges_and_producers_that_are_not_counted(monkeypatch, broken, found):
+    sent = SentMessages()
+    sent.note(A, header(1))
+    assert sent.check_invariants({A}) is None
+    monkeypatch.setattr(f"pulsar_txn.rm_producer.sent_messages.{broken}", lambda _: ())
+    assert found in sent.check_invariants({A})

@@ -303,3 +303,7 @@ def test_an_open_transaction_of_another_coordinator_with_the_same_number_makes_n
     assert buffer.first_position(D) is not None
     assert buffer.deadline() is None
     assert buffer.expire(0) is NOTHING
+
+
+def test_it_keeps_nothing_beside_the_topic():
+    assert buffer_with(PLAIN, data(A)).waiting() is None
