@@ -118,3 +118,12 @@ def test_what_takes_room_and_since_when_what_is_prepared_waits_is_at_hand() -> N
     assert list(host.tc.prepared_since_ms) == [1_007]
     host.end(ids[1], TxnAction.COMMIT)
     assert list(host.tc.prepared_since_ms) == []
+
+
+def test_so_many_of_the_oldest_are_shown_with_the_count_of_all() -> None:
+    host = FencingHost()
+    ids = [host.new(**APP) for _ in range(5)]
+    for most in (0, 3, 9):
+        info = host.tc.describe("anna", "app", most)
+        assert info is not None
+        assert ([each.txn_id for each in info.transactions], info.transaction_count) == (ids[:most], 5)

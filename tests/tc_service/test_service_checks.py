@@ -151,6 +151,30 @@ async def test_an_end_may_be_answered_before_the_cluster_has_it(benches: Any) ->
     assert status(bench, txn) is TxnStatus.COMMITTED
 
 
+@pytest.mark.seed_rows("B18", "E07", "E08")
+async def test_a_transactional_id_is_described_with_the_clusters_of_its_participants(benches: Any) -> None:
+    bench, _clock = benches("east", "west", **TOKENS, super_user_roles="root")
+    await bench.start()
+
+    def of(role: str) -> GuardedClient:
+        return GuardedClient(bench.service, token(role), feature_flags=KNOWS_CHECKS)
+
+    one = of("ann")
+    answer = await one.request("tcClientConnectRequest", tc_id=0, transactional_id="app", incarnation="i")
+    txn = await one.begin("g", answer.tc_id)
+    ids = {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
+    for cluster in ("east", "west"):
+        await one.request("addPartitionToTxn", **ids, partitions=[OUT], cluster=cluster)
+    for asks, fields in (("ann", {}), ("root", {"owner": "ann"})):
+        found = await of(asks).request("describeTransactionalId", transactional_id="app", **fields)
+        (shown,) = found.transactions
+        assert (found.epoch, txn_of(shown), shown.check_group) == (answer.transactional_epoch, txn, "g")
+        assert sorted((each.cluster, each.topic) for each in shown.participants) == [("east", OUT), ("west", OUT)]
+    assert not (await of("bob").request("describeTransactionalId", transactional_id="app")).HasField("epoch")
+    with pytest.raises(Refused, match="a role sees its own"):
+        await of("bob").request("describeTransactionalId", transactional_id="app", owner="ann")
+
+
 async def test_a_member_of_another_role_is_never_asked_and_never_heard(benches: Any) -> None:
     bench, clock = benches("east", **TOKENS)
     await bench.start()

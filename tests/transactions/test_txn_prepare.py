@@ -15,6 +15,7 @@ from transactions import PATIENCE, eventually_visible, visible
 
 from pulsar_txn.client import AsyncClient, CheckQuestion, LocalOutcome, PreparedToken
 from pulsar_txn.client.errors import FeatureUnsupported, InvalidTransactionStatus, TransactionAborted
+from pulsar_txn.wire.ids import TxnStatus
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,6 +47,11 @@ async def test_a_successor_finds_what_its_predecessor_prepared(asking: AskingSer
         token = await txn.prepare()
         await (await new.begin_transaction()).abort()
         assert await visible(new, topic) == []
+        known = await new.describe_transactional_id(topic)
+        assert known is not None
+        (left,) = known.transactions
+        assert (str(left.txn_id), left.status, left.epoch < known.epoch) == (str(txn.id), TxnStatus.PREPARED, True)
+        assert [each.topic.endswith(topic.rpartition("/")[2]) for each in left.participants] == [True]
         await (await new.attach_prepared(token)).commit()
         assert await eventually_visible(new, topic, [b"prepared"])
 

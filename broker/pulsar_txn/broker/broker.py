@@ -15,7 +15,7 @@ from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .base import plugins
@@ -338,6 +338,10 @@ class Broker:
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
             await self.coordinators.wait_ready()
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """See `commands.coordinating.Coordinating`: there is one cluster."""
+        return "", participant
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """End a transaction on a topic partition; a topic that is not there has nothing to end."""

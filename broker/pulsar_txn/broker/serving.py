@@ -24,6 +24,7 @@ from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
 from pulsar_txn.broker.cli.options import command_line_of, load_config
 from pulsar_txn.broker.commands.check_groups import HANDLERS as CHECK_HANDLERS
 from pulsar_txn.broker.commands.coordinating import Coordinating, TxnSession
+from pulsar_txn.broker.commands.describing import HANDLERS as DESCRIBE_HANDLERS
 from pulsar_txn.broker.commands.group_member import GroupMember
 from pulsar_txn.broker.commands.identities import identify
 from pulsar_txn.broker.commands.leaving import leave
@@ -129,6 +130,7 @@ else:
 
 __all__ = [
     "CHECK_HANDLERS",
+    "DESCRIBE_HANDLERS",
     "LOG_FORMAT",
     "MAX_PARTICIPANTS",
     "OK",

@@ -102,6 +102,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.txn.checks import CheckedMessage as CheckedMessage
     from pulsar_txn.client.txn.checks import CheckQuestion as CheckQuestion
     from pulsar_txn.client.txn.checks import LocalOutcome as LocalOutcome
+    from pulsar_txn.client.txn.described import DescribedTransaction as DescribedTransaction
+    from pulsar_txn.client.txn.described import TransactionalIdInfo as TransactionalIdInfo
     from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
     from pulsar_txn.client.txn.prepared import PreparedToken as PreparedToken
     from pulsar_txn.client.txn.stats import TransactionState as TransactionState
@@ -163,6 +165,7 @@ _NAMES_OF_MODULES = {
     "TransactionalBatch TransactionalProducer",
     "client.txn.check_groups": "AsyncCheckGroup",
     "client.txn.checks": "CheckQuestion CheckedMessage LocalOutcome",
+    "client.txn.described": "DescribedTransaction TransactionalIdInfo",
     "client.txn.observers": "TransactionObserver",
     "client.txn.prepared": "PreparedToken",
     "client.txn.stats": "TransactionState TransactionStats",

@@ -295,9 +295,12 @@ class TransactionCoordinator:
         txn = self._state.transactions.get(least)
         return None if txn is None else info_of(txn)
 
-    def describe(self, principal: str | None, transactional_id: str) -> IdInfo | None:
-        """What is known of a transactional id; None for nothing, and where the coordinator does not fence."""
-        return id_info(self._state, principal, transactional_id)
+    def describe(self, principal: str | None, transactional_id: str, most: int | None = None) -> IdInfo | None:
+        """What is known of a transactional id, with its `most` oldest transactions or all; None for nothing.
+
+        Nothing is known where the coordinator does not fence.
+        """
+        return id_info(self._state, principal, transactional_id, most)
 
     def ids(self) -> Iterator[IdInfo]:
         """The transactional ids that are remembered, the longest unused first; each as it is when its turn comes."""

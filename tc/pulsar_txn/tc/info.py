@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 
 import attrs
 
@@ -37,13 +38,17 @@ class TransactionInfo:
 
 @attrs.frozen
 class IdInfo:
-    """A transactional id at a moment: its newest epoch, when that was used last, and what of all its epochs takes room."""
+    """A transactional id at a moment: its newest epoch, when that was used last, and what of all its epochs takes room.
+
+    `transactions`: oldest first; all of them, or as many as were asked for. `transaction_count`: how many there are.
+    """
 
     principal: str | None
     transactional_id: str
     epoch: int
     last_used_ms: int
     transactions: tuple[TransactionInfo, ...]
+    transaction_count: int
 
 
 def info_of(txn: Transaction) -> TransactionInfo:
@@ -67,17 +72,22 @@ def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
                 yield found
 
 
-def id_info(state: CoordinatorState, principal: str | None, transactional_id: str) -> IdInfo | None:
-    """What is known of one transactional id, None for nothing."""
+def id_info(state: CoordinatorState, principal: str | None, transactional_id: str, most: int | None = None) -> IdInfo | None:
+    """What is known of one transactional id, None for nothing; with the `most` oldest of its transactions, or with all."""
     fencing, name = state.fencing, (principal, transactional_id)
     if fencing is None or (name not in fencing.epochs and name not in fencing.living):
         return None
-    return _id_info(state, fencing, name)
+    return _id_info(state, fencing, name, most)
 
 
-def _id_info(state: CoordinatorState, fencing: Fencing, name: Name) -> IdInfo:
-    infos = tuple([info_of(state.transactions[least]) for least in sorted(fencing.living.get(name, ()))])
-    known = fencing.epochs.get(name)
-    if known is None:  # it was forgotten, and its transactions were not
-        known = max((info.identity[1], info.modified_ms) for info in infos if info.identity is not None)
-    return IdInfo(*name, *known, infos)
+def _id_info(state: CoordinatorState, fencing: Fencing, name: Name, most: int | None) -> IdInfo:
+    living = fencing.living.get(name, {})
+    oldest = sorted(living) if most is None else nsmallest(most, living)
+    known = fencing.epochs.get(name) or _known_by(state, living)
+    return IdInfo(*name, *known, tuple([info_of(state.transactions[least]) for least in oldest]), len(living))
+
+
+def _known_by(state: CoordinatorState, living: Iterable[int]) -> tuple[int, int]:
+    """The epoch and last use of an id that was forgotten before its transactions."""
+    transactions = [state.transactions[least] for least in living]
+    return max((txn.owner[1][1], txn.modified_ms) for txn in transactions if txn.owner[1] is not None)

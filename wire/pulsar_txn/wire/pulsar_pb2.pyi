@@ -250,7 +250,7 @@ class KeySharedMeta(_message.Message):
     def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, object]]]] = ..., allowOutOfOrderDelivery: bool = ..., entryBucketDispatch: bool = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end", "supports_clusters", "supports_checks", "supports_txn_deduplication", "supports_committed_position", "tells_halves")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end", "supports_clusters", "supports_checks", "supports_txn_deduplication", "supports_committed_position", "describes_transactional_ids", "tells_halves")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +267,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_CHECKS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TXN_DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_COMMITTED_POSITION_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBES_TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     TELLS_HALVES_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
@@ -284,8 +285,9 @@ class FeatureFlags(_message.Message):
     supports_checks: bool
     supports_txn_deduplication: bool
     supports_committed_position: bool
+    describes_transactional_ids: bool
     tells_halves: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ..., supports_clusters: bool = ..., supports_checks: bool = ..., supports_txn_deduplication: bool = ..., supports_committed_position: bool = ..., tells_halves: bool = ...) -> None: ...
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ..., supports_clusters: bool = ..., supports_checks: bool = ..., supports_txn_deduplication: bool = ..., supports_committed_position: bool = ..., describes_transactional_ids: bool = ..., tells_halves: bool = ...) -> None: ...
 
 class BrokerEntryMetadata(_message.Message):
     __slots__ = ("broker_timestamp", "index")
@@ -1403,8 +1405,74 @@ class CommandGetCommittedPositionResponse(_message.Message):
     unstable_most_bits: int
     def __init__(self, request_id: _Optional[int] = ..., position: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., last_committed_least_bits: _Optional[int] = ..., last_committed_most_bits: _Optional[int] = ..., unstable_least_bits: _Optional[int] = ..., unstable_most_bits: _Optional[int] = ...) -> None: ...
 
+class CommandDescribeTransactionalId(_message.Message):
+    __slots__ = ("request_id", "transactional_id", "owner", "tc_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    TC_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    transactional_id: str
+    owner: str
+    tc_id: int
+    def __init__(self, request_id: _Optional[int] = ..., transactional_id: _Optional[str] = ..., owner: _Optional[str] = ..., tc_id: _Optional[int] = ...) -> None: ...
+
+class DescribedParticipant(_message.Message):
+    __slots__ = ("topic", "subscription", "cluster")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    cluster: str
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class DescribedTransaction(_message.Message):
+    __slots__ = ("txnid_least_bits", "txnid_most_bits", "status", "epoch", "start_time_millis", "timeout_millis", "modified_millis", "check_group", "check_count", "participant_count", "participants")
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    CHECK_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    txnid_least_bits: int
+    txnid_most_bits: int
+    status: int
+    epoch: int
+    start_time_millis: int
+    timeout_millis: int
+    modified_millis: int
+    check_group: str
+    check_count: int
+    participant_count: int
+    participants: _containers.RepeatedCompositeFieldContainer[DescribedParticipant]
+    def __init__(self, txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., status: _Optional[int] = ..., epoch: _Optional[int] = ..., start_time_millis: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., modified_millis: _Optional[int] = ..., check_group: _Optional[str] = ..., check_count: _Optional[int] = ..., participant_count: _Optional[int] = ..., participants: _Optional[_Iterable[_Union[DescribedParticipant, _Mapping[str, object]]]] = ...) -> None: ...
+
+class CommandDescribeTransactionalIdResponse(_message.Message):
+    __slots__ = ("request_id", "tc_id", "elsewhere", "epoch", "last_used_millis", "transaction_count", "transactions")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TC_ID_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_USED_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    tc_id: int
+    elsewhere: bool
+    epoch: int
+    last_used_millis: int
+    transaction_count: int
+    transactions: _containers.RepeatedCompositeFieldContainer[DescribedTransaction]
+    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., elsewhere: bool = ..., epoch: _Optional[int] = ..., last_used_millis: _Optional[int] = ..., transaction_count: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[DescribedTransaction, _Mapping[str, object]]]] = ...) -> None: ...
+
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse", "getCommittedPosition", "getCommittedPositionResponse")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse", "getCommittedPosition", "getCommittedPositionResponse", "describeTransactionalId", "describeTransactionalIdResponse")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1472,6 +1540,8 @@ class BaseCommand(_message.Message):
         PREPARE_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
         GET_COMMITTED_POSITION: _ClassVar[BaseCommand.Type]
         GET_COMMITTED_POSITION_RESPONSE: _ClassVar[BaseCommand.Type]
+        DESCRIBE_TRANSACTIONAL_ID: _ClassVar[BaseCommand.Type]
+        DESCRIBE_TRANSACTIONAL_ID_RESPONSE: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1537,6 +1607,8 @@ class BaseCommand(_message.Message):
     PREPARE_TXN_RESPONSE: BaseCommand.Type
     GET_COMMITTED_POSITION: BaseCommand.Type
     GET_COMMITTED_POSITION_RESPONSE: BaseCommand.Type
+    DESCRIBE_TRANSACTIONAL_ID: BaseCommand.Type
+    DESCRIBE_TRANSACTIONAL_ID_RESPONSE: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1603,6 +1675,8 @@ class BaseCommand(_message.Message):
     PREPARETXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
     GETCOMMITTEDPOSITION_FIELD_NUMBER: _ClassVar[int]
     GETCOMMITTEDPOSITIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBETRANSACTIONALID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBETRANSACTIONALIDRESPONSE_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -1669,4 +1743,6 @@ class BaseCommand(_message.Message):
     prepareTxnResponse: CommandPrepareTxnResponse
     getCommittedPosition: CommandGetCommittedPosition
     getCommittedPositionResponse: CommandGetCommittedPositionResponse
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ..., getCommittedPosition: _Optional[_Union[CommandGetCommittedPosition, _Mapping[str, object]]] = ..., getCommittedPositionResponse: _Optional[_Union[CommandGetCommittedPositionResponse, _Mapping[str, object]]] = ...) -> None: ...
+    describeTransactionalId: CommandDescribeTransactionalId
+    describeTransactionalIdResponse: CommandDescribeTransactionalIdResponse
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ..., getCommittedPosition: _Optional[_Union[CommandGetCommittedPosition, _Mapping[str, object]]] = ..., getCommittedPositionResponse: _Optional[_Union[CommandGetCommittedPositionResponse, _Mapping[str, object]]] = ..., describeTransactionalId: _Optional[_Union[CommandDescribeTransactionalId, _Mapping[str, object]]] = ..., describeTransactionalIdResponse: _Optional[_Union[CommandDescribeTransactionalIdResponse, _Mapping[str, object]]] = ...) -> None: ...

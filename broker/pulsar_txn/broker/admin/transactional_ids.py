@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from pulsar_txn.broker.commands.describing import MAX_TRANSACTIONS
 from pulsar_txn.broker.txn.coordinators import Coordinators
 
 from .answers import TURN, Routes
@@ -18,15 +19,19 @@ from .lists import limit
 
 
 async def describe_id(request: web.Request) -> web.Response:
-    """GET: an array with what is known of one id, empty for nothing. `owner`: of which role, if not of the one that asks."""
+    """GET: an array with what is known of one id, empty for nothing. `owner`: of which role, if not of the one that asks.
+
+    The oldest of its transactions are shown, `limit` or a thousand of them; `transactionCount` is of all.
+    """
     name, coordinators = request.match_info["name"], coordinators_of(request)
+    most = limit(request) or MAX_TRANSACTIONS
     asks = request.app[COORDINATED].role(request)
     owners = [request.query["owner"]] if "owner" in request.query else dict.fromkeys((None, asks))
     found = [
         await _shown(request, tc_id, info)
         for tc_id, machine in _machines(coordinators)
         for owner in owners
-        if (info := machine.describe(owner, name)) is not None and request.app[COORDINATED].may_see(request, owner)
+        if (info := machine.describe(owner, name, most)) is not None and request.app[COORDINATED].may_see(request, owner)
     ]
     return web.json_response(found)
 
@@ -38,7 +43,7 @@ async def list_ids(request: web.Request) -> web.Response:
     for tc_id, machine in _machines(coordinators_of(request)):
         async for info in budget.each(machine.ids()):
             if len(found) != most and may_see(request, info.principal):
-                found.append(_head(tc_id, info) | {"transactions": len(info.transactions)})
+                found.append(_head(tc_id, info) | {"transactions": info.transaction_count})
     return web.json_response(found)
 
 
@@ -62,7 +67,8 @@ def _head(tc_id: int, info: Any) -> dict[str, Any]:
 
 async def _shown(request: web.Request, tc_id: int, info: Any) -> dict[str, Any]:
     describe = request.app[COORDINATED].describe
-    return _head(tc_id, info) | {"transactions": [await describe(each) for each in info.transactions]}
+    shown = [await describe(each) for each in info.transactions]
+    return _head(tc_id, info) | {"transactionCount": info.transaction_count, "transactions": shown}
 
 
 ID_ROUTES: Routes = [

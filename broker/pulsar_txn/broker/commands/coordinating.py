@@ -11,6 +11,7 @@ from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.take_overs import TakeOvers
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 from pulsar_txn.tc.owners import Identity
+from pulsar_txn.wire.ids import Participant
 
 from .group_member import GroupMember
 from .opened import OpenedTransactions
@@ -38,6 +39,9 @@ class Coordinating(Protocol):
     @property
     def checks(self) -> bool:
         """Whether the coordinators ask check groups, prepare, and open by a nonce."""
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """A participant as clients know it, and its cluster; that is empty where there is one cluster only."""
 
 
 class TxnSession(Protocol):

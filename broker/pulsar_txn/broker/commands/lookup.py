@@ -39,6 +39,7 @@ def on_connect(session: Session, body: Any) -> None:
             supports_txn_deduplication=True,
             supports_committed_position=True,
             tells_halves=True,
+            describes_transactional_ids=session.services.transactional_ids is not None,
             supports_checks=session.services.checks,
         ),
     )

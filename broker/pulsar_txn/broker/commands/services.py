@@ -19,7 +19,7 @@ from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.take_overs import TakeOvers
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
@@ -51,6 +51,9 @@ class Services(Protocol):
         self, topic: str, subscription: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
     ) -> None:
         """See `txn.participants.EndsTransactions`."""
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """See `coordinating.Coordinating`."""
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, opened and recovered. Refusals: TopicNotFound, NotAllowedError, ServiceNotReady."""

@@ -25,6 +25,7 @@ from .check_groups import HANDLERS as CHECK_HANDLERS
 from .check_groups import NO_CHECKS
 from .checks import check_subscription_name
 from .coordinating import TxnFrameHandler, TxnHandler, TxnSession
+from .describing import HANDLERS as DESCRIBE_HANDLERS
 from .identities import identify
 from .opened import Asked
 
@@ -267,4 +268,5 @@ REQUESTS: Final[dict[int, TxnFrameHandler]] = {
 HANDLERS: Final[dict[int, TxnHandler]] = {
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
     **CHECK_HANDLERS,
+    **DESCRIBE_HANDLERS,
 }

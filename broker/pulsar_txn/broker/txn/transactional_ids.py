@@ -45,6 +45,15 @@ class TransactionalIds:
         """The coordinator of an id, when there are so many now."""
         return murmur3_32(name.encode()) % await self._coordinators(coordinators)
 
+    async def find(self, name: str) -> int | None:
+        """The coordinator of an id; None before the first id of all has come."""
+        if not self._spread:
+            stored = await self._metadata.get(_SPREAD)
+            if stored is None:
+                return None
+            self._spread = int(stored.data)
+        return murmur3_32(name.encode()) % self._spread
+
     async def resume(self, name: str, epoch: int) -> None:
         """A client that has an epoch is back. Refusal NotAllowedError for an epoch that was never given here."""
         if epoch > self._highest:

@@ -26,6 +26,7 @@ ANSWERS: Final = {
     "addSubscriptionToTxn": "addSubscriptionToTxnResponse",
     "endTxn": "endTxnResponse",
     "prepareTxn": "prepareTxnResponse",
+    "describeTransactionalId": "describeTransactionalIdResponse",
     "watchTopicList": "watchTopicListSuccess",
     "tcClientConnectRequest": "tcClientConnectResponse",
 }

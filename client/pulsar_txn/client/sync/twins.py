@@ -51,6 +51,7 @@ from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, g
 from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.described import TransactionalIdInfo
 from pulsar_txn.client.txn.empty_commits import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.prepared import PreparedToken
@@ -1167,6 +1168,20 @@ class Coordinator(Twin[AsyncCoordinator]):
         """
         return self._loop.run(self._inner.take_over)
 
+    def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
+        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+
+        Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
+        no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of
+        its own role. `owner` is the role that has the id, for operators (`superUserRoles`); an empty text means an id that
+        came without authentication. Of more than 1,000 transactions the oldest are shown, with the count of all.
+
+        Raises FeatureUnsupported where the coordinators cannot tell (stock Pulsar), AuthorizationError for another's `owner`,
+        InvalidConfiguration, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+        Source: Kafka's DescribeTransactions; DESCRIBE_TRANSACTIONAL_ID is ours.
+        """
+        return self._loop.run(lambda: self._inner.describe_transactional_id(transactional_id, owner=owner))
+
     def run_transaction(
         self,
         work: Callable[[Transaction], T],
@@ -1711,6 +1726,20 @@ class Client(Twin[AsyncClient]):
         Source: Kafka's InitProducerId.
         """
         return self._loop.run(self._inner.take_over)
+
+    def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
+        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+
+        Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
+        no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of
+        its own role. `owner` is the role that has the id, for operators (`superUserRoles`); an empty text means an id that
+        came without authentication. Of more than 1,000 transactions the oldest are shown, with the count of all.
+
+        Raises FeatureUnsupported where the coordinators cannot tell (stock Pulsar), AuthorizationError for another's `owner`,
+        InvalidConfiguration, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+        Source: Kafka's DescribeTransactions; DESCRIBE_TRANSACTIONAL_ID is ours.
+        """
+        return self._loop.run(lambda: self._inner.describe_transactional_id(transactional_id, owner=owner))
 
     def run_transaction(
         self,

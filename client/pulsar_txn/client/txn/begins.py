@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pulsar_txn.client._callables import awaited, check_takes_one
-from pulsar_txn.client._checks import seconds_of
+from pulsar_txn.client._checks import check_text, refused, seconds_of
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import checked
+from pulsar_txn.client.txn.described import TransactionalIdInfo
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
 from pulsar_txn.client.txn.prepared import PreparedToken, token_of
@@ -172,6 +173,24 @@ class BeginsTransactions:
         Source: Kafka's InitProducerId. If cancelled, the id may have been taken over.
         """
         return await self._transactions.coordinators.taken_over()
+
+    async def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
+        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+
+        Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
+        no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of
+        its own role. `owner` is the role that has the id, for operators (`superUserRoles`); an empty text means an id that
+        came without authentication. Of more than 1,000 transactions the oldest are shown, with the count of all.
+
+        Raises FeatureUnsupported where the coordinators cannot tell (stock Pulsar), AuthorizationError for another's `owner`,
+        InvalidConfiguration, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+        Source: Kafka's DescribeTransactions; DESCRIBE_TRANSACTIONAL_ID is ours. Safe to cancel.
+        """
+        check_text("transactional_id", transactional_id)
+        if owner is not None and not isinstance(owner, str):
+            raise refused("owner", owner, "the name of a role")
+        self._core.check_open()
+        return await self._transactions.coordinators.describe(transactional_id, owner)
 
     async def run_transaction(
         self,

@@ -22,7 +22,9 @@ from pulsar_txn.client.errors import (
     TransactionsDisabled,
 )
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.txn import described
 from pulsar_txn.client.txn.check_groups import CheckGroups
+from pulsar_txn.client.txn.described import TransactionalIdInfo, check_describes, info_of
 from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.encoding import (
@@ -327,6 +329,18 @@ class TransactionCoordinators:
         encode = partial(encode_prepare, token)
         await session.request("prepareTxn", encode, token.txn_id, timeout, tally, check_prepares)
 
+    async def describe(self, name: str, owner: str | None) -> TransactionalIdInfo | None:
+        """DESCRIBE_TRANSACTIONAL_ID, of the coordinator that has the id. Raises FeatureUnsupported, and as requests do."""
+        if not self._sessions:
+            await self.start()
+        session = next((each for each in self._sessions if each.is_connected), self._sessions[0])
+        answer = await session.request(described.NAME, described.encoder(name, owner), None, None, None, check_describes)
+        if answer.elsewhere:
+            there = await self._of(answer.tc_id, None)
+            encode = described.encoder(name, owner, answer.tc_id)
+            answer = await there.request(described.NAME, encode, None, None, None, check_describes)
+        return info_of(name, answer)
+
     async def needs_checks(self, txn_id: TxnId, what: str) -> None:
         """FeatureUnsupported when the transaction's coordinator is known to lack checks and prepare. Raises as `start`."""
         session = await self._session(txn_id)
@@ -349,7 +363,9 @@ class TransactionCoordinators:
     async def _session(self, txn_id: TxnId) -> CoordinatorSession:
         if not self._sessions:
             await self.start()
-        number = coordinator_of(txn_id.most)
+        return await self._of(coordinator_of(txn_id.most), txn_id)
+
+    async def _of(self, number: int, txn_id: TxnId | None) -> CoordinatorSession:
         if number >= len(self._sessions):
             await self.grow()
         if not 0 <= number < len(self._sessions):

@@ -19,11 +19,13 @@ from pulsar_txn.broker.serving import (
 )
 from pulsar_txn.client.inside import Runtime as ClientRuntime
 from pulsar_txn.tc import TransactionCoordinator
+from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
 from pulsar_txn.tc_service.server.leaders import Leaders
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.tc_service.server.session import Services, Session
+from pulsar_txn.wire.ids import Participant
 
 from .brokers import FrontBrokers
 from .connection import FrontConnection
@@ -50,6 +52,10 @@ class FrontServices:
 
     def __attrs_post_init__(self) -> None:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """See `server.session.Services`."""
+        return decode(participant)
 
 
 class ClientsFront:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.serving import (
     CHECK_HANDLERS,
+    DESCRIBE_HANDLERS,
     MAX_PARTICIPANTS,
     REFUSALS,
     Answer,
@@ -61,6 +62,7 @@ def on_connect(session: Session, body: Any) -> None:
             supports_group_end=session.services.ends_groups,
             supports_clusters=True,
             supports_checks=session.services.checks,
+            describes_transactional_ids=session.services.transactional_ids is not None,
         ),
     )
 
@@ -232,4 +234,5 @@ COMMANDS: Final[dict[int, Handler]] = {
     pb.BaseCommand.LOOKUP: on_lookup,
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
     **CHECK_HANDLERS,
+    **DESCRIBE_HANDLERS,
 }

@@ -29,7 +29,9 @@ from pulsar_txn.broker.serving import (
 )
 from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
+from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import CoordinatorConfig
+from pulsar_txn.wire.ids import Participant
 
 from .agreed import count_now
 from .clusters import Clusters
@@ -126,6 +128,10 @@ class CoordinatorService:
             log_name=front_log_name,
             make_host=watched_by(self.following.front.watch),
         )
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """A participant as its cluster knows it, and that cluster."""
+        return decode(participant)
 
     async def start(self, coordinators: int) -> None:
         """Begin to open so many coordinators. It listens already: other instances lead clients to it."""

@@ -27,6 +27,7 @@ from .leaders import Leaders
 
 if TYPE_CHECKING:
     from pulsar_txn.tc.owners import Identity
+from pulsar_txn.wire.ids import Participant
 
 
 class Services(Protocol):
@@ -51,6 +52,9 @@ class Services(Protocol):
     @property
     def checks(self) -> bool:
         """Whether the coordinators ask check groups."""
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """A participant as its cluster knows it, and that cluster."""
 
 
 Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
