@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
+from loop_blocks import work_of_the_test
 
 from pulsar_txn.broker.admin.routes import make_app
 
@@ -21,8 +22,10 @@ class Admin:
 
     async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self._client.request(method, path, data=None if body is None else json.dumps(body)) as answer:
-            text = await answer.text()
-            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
+            found = await answer.read()
+            with work_of_the_test():
+                text = found.decode(answer.get_encoding())
+                return answer.status, json.loads(text) if answer.content_type == "application/json" else text
 
 
 @asynccontextmanager

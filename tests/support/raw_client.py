@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from loop_blocks import work_of_the_test
 
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -134,6 +135,10 @@ class RawClient:
         self.connection.connection_lost(None)
 
     def _received(self, data: bytes) -> None:
+        with work_of_the_test():
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         for frame in self._reader.feed(data):
             kind = frame_type(frame)
             if kind == 9:
