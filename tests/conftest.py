@@ -27,12 +27,17 @@ from pulsar_txn.client import AsyncClient
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
+# Longest first: the pieces of work (see `schedule`) of more than about 20 s, by what they took on two cores in CI.
 _LONG = (
-    "tests/chain",
-    "tests/mutants",
-    "tests/spark",
+    "tests/spark/test_spark_",
     "tests/tc_service/test_real_cluster_",
+    "tests/tc_service/test_beside_stock.py",
+    "tests/tc_service/test_topic_ledger_faults.py",
+    "tests/client_on_servers/test_consistent_reader_kills.py",
     "tests/conformance/test_own_servers.py",
+    "tests/chain",
+    "tests/spark",
+    "tests/mutants",
     "tests/faults",
     "tests/house/test_distribution.py",
     "tests/broker/test_hostile_clients.py",
@@ -93,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("soak") is not None]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+    items.sort(key=lambda item: next((rank for rank, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)
