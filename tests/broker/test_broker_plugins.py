@@ -53,6 +53,48 @@ def test_a_value_that_means_nothing_is_refused_by_name(value: str) -> None:
         plugins.resolve(plugins.COORDINATORS, value)
 
 
+class OlderBuffer(TopicTransactionBuffer):
+    """As it was written for an older version."""
+
+    last_sequence_id = waiting = None  # type: ignore[assignment]  # what a class of its own would not have at all
+
+
+class OlderHandle(PendingAckHandle):
+    """As `OlderBuffer`."""
+
+    first_holder = None  # type: ignore[assignment]  # as above
+
+
+def made_by_a_function(*_arguments: Any) -> Any:
+    """Nobody can know what it makes."""
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "missing"),
+    [
+        (plugins.TRANSACTION_BUFFERS, "OlderBuffer", "lacks last_sequence_id, waiting, which this version needs"),
+        (plugins.PENDING_ACKS, "OlderHandle", "lacks first_holder, which this version needs"),
+        (plugins.COORDINATORS, "OlderHandle", "lacks is_registered, belongs_to, which this version needs"),
+    ],
+)
+def test_a_class_without_a_method_of_its_protocol_is_refused_when_it_is_chosen(group: str, name: str, missing: str) -> None:
+    with pytest.raises(plugins.PluginError, match=missing):
+        plugins.resolve(group, f"{__name__}:{name}")
+
+
+async def test_a_broker_with_an_older_plugin_does_not_start(benches: Any) -> None:
+    for key, name in {
+        "transaction_buffer_provider_class_name": "OlderBuffer",
+        "transaction_pending_ack_store_provider_class_name": "OlderHandle",
+    }.items():
+        with pytest.raises(plugins.PluginError, match=name):
+            await benches(**{key: f"{__name__}:{name}"}).start()
+
+
+def test_a_factory_that_is_a_function_is_taken_as_it_is() -> None:
+    assert plugins.resolve(plugins.TRANSACTION_BUFFERS, f"{__name__}:made_by_a_function") is made_by_a_function
+
+
 @pytest.fixture
 async def half(benches: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "plugin_example" / "src"))
