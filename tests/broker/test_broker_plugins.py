@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_runtime import ManualRuntime
 from raw_client import FULL, Refused
 
 from pulsar_txn.broker.base import plugins
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.broker import Broker
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.rm_pending_ack import PendingAckHandle
 from pulsar_txn.rm_producer import TopicTransactionBuffer
@@ -82,13 +85,17 @@ def test_a_class_without_a_method_of_its_protocol_is_refused_when_it_is_chosen(g
         plugins.resolve(group, f"{__name__}:{name}")
 
 
-async def test_a_broker_with_an_older_plugin_does_not_start(benches: Any) -> None:
-    for key, name in {
-        "transaction_buffer_provider_class_name": "OlderBuffer",
-        "transaction_pending_ack_store_provider_class_name": "OlderHandle",
-    }.items():
-        with pytest.raises(plugins.PluginError, match=name):
-            await benches(**{key: f"{__name__}:{name}"}).start()
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("transaction_buffer_provider_class_name", "OlderBuffer"),
+        ("transaction_pending_ack_store_provider_class_name", "OlderHandle"),
+    ],
+)
+def test_a_broker_with_an_older_plugin_does_not_start(key: str, name: str) -> None:
+    config = BrokerConfig(**{key: f"{__name__}:{name}"})  # type: ignore[arg-type]  # the key is a parameter of the test
+    with pytest.raises(plugins.PluginError, match=name):
+        Broker(config, MemoryStore(), ManualRuntime())
 
 
 def test_a_factory_that_is_a_function_is_taken_as_it_is() -> None:

@@ -205,8 +205,8 @@ class SqliteDoor:
         await had(self._connection.close())
 
     def in_transaction(self) -> bool | None:
-        """See `Door`."""
-        return bool(self._connection.in_transaction)
+        """See `Door`. Where one is always open, that says nothing of what became of the last one."""
+        return None if self._always_open else bool(self._connection.in_transaction)
 
 
 class DbApiDoor:
