@@ -160,13 +160,19 @@ class SqliteDoor:
         del paramstyle  # it takes qmark
         self._connection = connection
         self.blocking = not inspect.iscoroutinefunction(connection.commit)
-        driver = connection if self.blocking else connection._conn  # noqa: SLF001 - aiosqlite shows no autocommit
-        self._always_open = getattr(driver, "autocommit", None) is False
+        self._always_open = False
 
     async def begin(self) -> None:
         """See `Door`."""
+        self._always_open = await self._autocommit() is False
         if not self._connection.in_transaction:
             await had(self._connection.execute(f"BEGIN {self._connection.isolation_level or ''}"))
+
+    async def _autocommit(self) -> object:
+        """None before Python 3.12. Only the thread of the connection may ask, which aiosqlite has and does not show."""
+        if self.blocking:
+            return getattr(self._connection, "autocommit", None)
+        return await self._connection._execute(getattr, self._connection._conn, "autocommit", None)  # noqa: SLF001 - as said
 
     async def settle(self) -> None:
         """See `Door`."""
