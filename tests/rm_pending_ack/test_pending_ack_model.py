@@ -200,6 +200,30 @@ class PendingAckModel(RuleBasedStateMachine):
             self.models.append(between)
         self.written(got)
 
+    @rule(txn_id=txn_ids, data=st.data(), restarts=st.booleans())
+    def ack_abort_and_ack_again(self, txn_id: TxnId, data: st.DataObject, restarts: bool) -> None:
+        """Acknowledge in a transaction, abort, acknowledge the same plainly: a stock broker lost it (apache/pulsar#26616)."""
+        entry = data.draw(st.integers(0, ENTRIES - 1))
+        host, item = self.host, (at(entry), None, self.host.sizes[entry])
+        wanted = messages_of(host.sizes, item)
+        host.participants = {txn_id}
+        if txn_id in self.model.held or self.model.is_over(txn_id) or isinstance(host.send(ack(txn_id, item)), Refusal):
+            return
+        self.model.held[txn_id] = set(wanted)
+        self.written(None)
+        self.end_txn(txn_id, TxnAction.ABORT, -1)
+        got = host.plain_ack([item], None)
+        assert isinstance(got, Step)
+        assert not got.records, "nothing holds it any more, so the cursor alone has it"
+        self.written(got)
+        if restarts:
+            host.confirm()
+            host.store(len(host.changes))
+            self.forget_stored()
+            self.crash(data)
+        assert wanted <= host.cursor.acked, "it is acknowledged for good"
+        assert not wanted & host.visible(), "it does not come again"
+
     @rule(entry=st.integers(-1, ENTRIES - 1))
     def seek(self, entry: int) -> None:
         got = self.host.seek(entry)
