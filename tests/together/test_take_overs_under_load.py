@@ -1,0 +1,108 @@
+"""Successors that take a transactional id over while their predecessors send and commit, seed after seed, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from memory_network import run_virtual
+
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import AsyncClient, PulsarError
+
+INSTANCES = 5
+SIZE = 4
+
+
+class Life:
+    """What one instance did: its transactions, and those whose commit was answered, each with the time."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.begun: list[str] = []
+        self.committed: dict[str, float] = {}
+        self.sent_at: list[float] = []
+
+
+async def work(client: AsyncClient, life: Life, lane: int, rng: random.Random) -> None:
+    """Transactions, one after the other; a zombie still sends and commits in the one that it has, and ends at the next."""
+    loop = asyncio.get_running_loop()
+    async with await client.create_producer("t", batching=bool(lane % 2)) as producer:
+        for number in range(40):
+            name = f"{life.number}.{lane}.{number}"
+            try:
+                txn = await client.begin_transaction(timeout=600)
+            except PulsarError:
+                return
+            life.begun.append(name)
+            for index in range(SIZE):
+                began = loop.time()
+                try:
+                    await producer.send(f"{name} {index}".encode(), txn=txn)
+                except PulsarError:
+                    continue
+                life.sent_at.append(began)
+                await asyncio.sleep(rng.choice((0, 0.0003, 0.002)))
+            try:
+                await txn.commit()
+            except PulsarError:
+                continue
+            life.committed[name] = loop.time()
+
+
+async def read_all(client: AsyncClient) -> list[bytes]:
+    """Everything that a reader may see now."""
+    found = []
+    async with await client.create_reader("t") as reader:
+        while await reader.has_message_available():
+            found.append((await reader.read_next(10)).data)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_predecessors_began_is_over_when_a_successor_has_taken_over(seed: int) -> None:
+    async def story(network: Any) -> tuple[int, int]:
+        rng, loop, lives = random.Random(seed), asyncio.get_running_loop(), list[Life]()
+        snapshots: list[tuple[float, float, list[bytes]]] = []
+        async with (
+            Standalone(None, port=6650, runtime=network) as broker,
+            AsyncClient(broker.service_url, runtime=network) as plain,
+            asyncio.TaskGroup() as group,
+        ):
+            clients = []
+            for number in range(INSTANCES):
+                client = AsyncClient(broker.service_url, runtime=network, transactional_id="app")
+                clients.append(client)
+                asked = loop.time()
+                await client.take_over()
+                snapshots.append((asked, loop.time(), await read_all(plain)))
+                lives.append(Life(number))
+                for lane in range(3):
+                    group.create_task(work(client, lives[-1], lane, rng))
+                await asyncio.sleep(rng.uniform(0.005, 0.08))
+            last = AsyncClient(broker.service_url, runtime=network, transactional_id="app")
+            await last.take_over()
+            end = await read_all(plain)
+            for each in [*clients, last]:
+                await each.close()
+        judge(lives, snapshots, end)
+        return sum(len(life.begun) for life in lives), sum(len(life.committed) for life in lives)
+
+    (begun, committed), _ = run_virtual(story, seed)
+    assert begun > committed > 0, "some were fenced, and some were not"
+
+
+def judge(lives: list[Life], snapshots: list[tuple[float, float, list[bytes]]], end: list[bytes]) -> None:
+    """`snapshots`: when each take-over was asked for and answered, and what a reader saw after that."""
+    assert len(set(end)) == len(end), "nothing is doubled"
+    whole = {name for life in lives for name in life.begun if f"{name} 0".encode() in end}
+    assert sorted(end) == sorted(f"{name} {index}".encode() for name in whole for index in range(SIZE)), "nothing is torn"
+    for life in lives:
+        assert whole >= life.committed.keys(), "what was committed is there"
+        for _, answered, seen in snapshots[life.number + 1 : life.number + 2]:
+            mine = [value for value in end if value.startswith(f"{life.number}.".encode())]
+            assert [value for value in seen if value in set(mine)] == mine, "nothing of a predecessor comes or goes any more"
+            assert max(life.sent_at, default=0.0) <= answered, "nothing that it sends later is taken"
+            assert max(life.committed.values(), default=0.0) <= answered + 0.01, "nor is a commit"
