@@ -102,10 +102,120 @@ async def test_what_the_program_acknowledges_is_not_waited_for(broker: FakeBroke
         else:
             for message in messages:
                 await consumer.acknowledge(message)
-        deliver(broker, [4], epoch=1)
-        assert await received(consumer, 1) == [4]
+        following = 1 if how == "in a batch" else 3
+        deliver(broker, [following], epoch=1)
+        assert await received(consumer, 1) == [following]
         await asyncio.sleep(0.1)
     assert requests(broker) == [1]
+
+
+async def test_what_was_read_and_never_sent_is_asked_for_once_more(broker: FakeBroker) -> None:
+    """Stock 4.2.4 dropped what it had read in an old epoch, and went on with what followed: 150 messages never came."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, range(3), epoch=0)
+        assert await received(consumer, 3) == [0, 1, 2]
+        when_asked(broker, [0, 1, 2, 6, 7], range(9))
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 9) == [*range(9)]
+        await asyncio.sleep(0.05)
+        assert consumer.queued == 0
+        when_asked(broker, [0, 1, 2, 6, 7, 8], range(9))
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 9) == [*range(9)]
+    assert requests(broker) == [1, 2, 3, 4]
+
+
+async def test_what_was_read_and_never_sent_is_asked_for_after_entries_of_an_old_epoch_too(broker: FakeBroker) -> None:
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, range(3), epoch=0)
+        assert await received(consumer, 3) == [0, 1, 2]
+        when_asked(broker, (), [0, 1, 2, 6, 7], range(9))
+        consumer.redeliver_unacknowledged()
+        consumer.redeliver_unacknowledged()
+        deliver(broker, [6, 7], epoch=1)
+        assert await received(consumer, 9) == [*range(9)]
+        await asyncio.sleep(0.05)
+        assert consumer.queued == 0
+    assert requests(broker) == [1, 2, 3]
+
+
+async def test_a_hole_that_stays_is_doubted_once(broker: FakeBroker) -> None:
+    """Markers of transactions and what is acknowledged leave holes that nothing fills."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, [0, 2], epoch=0)
+        assert await received(consumer, 2) == [0, 2]
+        when_asked(broker, [0, 2, 4, 6], [0, 2, 4, 6, 8])
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 5) == [0, 2, 4, 6, 8]
+        deliver(broker, [10, 12], epoch=2)
+        assert await received(consumer, 2) == [10, 12]
+        await asyncio.sleep(0.05)
+        assert consumer.queued == 0
+    assert requests(broker) == [1, 2]
+
+
+async def test_a_hole_long_after_a_request_is_not_doubted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owed, "DOUBT", 0.0)
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, [0], epoch=0)
+        assert await received(consumer, 1) == [0]
+        when_asked(broker, [0, 2, 4])
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 3) == [0, 2, 4]
+        await asyncio.sleep(0.05)
+    assert requests(broker) == [1]
+
+
+async def test_what_comes_before_its_turn_fills_no_hole_that_is_doubted(broker: FakeBroker) -> None:
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, [0], epoch=0)
+        assert await received(consumer, 1) == [0]
+        when_asked(broker, [6, 0, 5], range(9))
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 9) == [*range(9)]
+    assert requests(broker) == [1, 2]
+
+
+async def test_a_hole_is_asked_about_when_the_broker_is_silent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that meets a read under way makes the next hole."""
+    monkeypatch.setattr(owed, "PASSED_OVER_PAUSE", 0.2)
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, [0], epoch=0)
+        assert await received(consumer, 1) == [0]
+        when_asked(broker, [0, 5], range(50))
+        consumer.redeliver_unacknowledged()
+        assert await received(consumer, 1) == [0]
+        for number in range(6, 46):
+            deliver(broker, [number], epoch=1)
+            await asyncio.sleep(0.01)
+        assert requests(broker) == [1]
+        assert await received(consumer, 49) == [*range(1, 50)]
+    assert requests(broker) == [1, 2]
+
+
+async def test_the_request_leaves_before_the_permits_of_what_is_dropped(broker: FakeBroker) -> None:
+    """The other way round the broker reads for these permits, and meets the request with that read under way."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", receiver_queue_size=2)
+        deliver(broker, range(2), epoch=0)
+        await broker.until(lambda: consumer.queued == 2)
+        said: list[str] = []
+
+        def heard(name: str) -> object:
+            said.append(name)
+            return SILENCE
+
+        broker.on["redeliverUnacknowledgedMessages"] = lambda *_: heard("request")
+        broker.on["flow"] = lambda *_: heard("permits")
+        consumer.redeliver_unacknowledged()
+        await broker.until(lambda: len(said) == 2)
+    assert said == ["request", "permits"]
 
 
 async def test_what_has_expired_is_not_waited_for_for_ever(broker: FakeBroker) -> None:

@@ -17,9 +17,23 @@ async def test_after_requests_at_any_moment_each_message_comes_once_and_in_order
         await storm(client, topic, random.Random(seed), count=600)
 
 
-async def storm(client: AsyncClient, topic: str, rng: random.Random, *, count: int) -> None:
+async def fill(client: AsyncClient, topic: str, rng: random.Random, count: int) -> None:
+    """Messages from 0 on; with luck also markers and aborted messages between them, which leave holes."""
     producer = await client.create_producer(topic, batching=False)
-    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(count)))
+    if rng.random() < 0.5:
+        await asyncio.gather(*(producer.send(b"%d" % number) for number in range(count)))
+        return
+    for first in range(0, count, 20):
+        txn = await client.begin_transaction()
+        await asyncio.gather(*(producer.send(b"%d" % number, txn=txn) for number in range(first, first + 20)))
+        await txn.commit()
+        aborted = await client.begin_transaction()
+        await asyncio.gather(*(producer.send(b"-1", txn=aborted) for _ in range(rng.randint(1, 3))))
+        await aborted.abort()
+
+
+async def storm(client: AsyncClient, topic: str, rng: random.Random, *, count: int) -> None:
+    await fill(client, topic, rng, count)
     kind = rng.choice([ConsumerType.FAILOVER, ConsumerType.EXCLUSIVE])
     consumer = await client.subscribe(
         topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST, receiver_queue_size=rng.choice([50, 1000])

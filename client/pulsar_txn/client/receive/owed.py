@@ -10,6 +10,12 @@ before anything that follows it. When one is passed over, or nothing comes while
 more. What the program has got since is dropped when it comes again. After `TIMES` requests in vain somebody else has settled
 what is due: it has expired, or was skipped.
 
+What a stock broker passes over may also be what it has read and never sent, because it drops what it read in an old epoch
+(seen on 4.2.4). Nobody here knows of these entries. They show as a hole: the entry that comes does not follow the highest one
+that is known. Holes are usual, because markers, aborted messages and what is acknowledged do not come. So only the first one
+soon after a request is doubted: what follows it is kept back until the broker is silent, and asked for once more. That
+request meets no read under way, and what its answer leaves out is not there.
+
 Nothing is known of what came over an earlier connection, because a new subscriber gets all of it.
 """
 
@@ -36,6 +42,8 @@ PASSED_OVER_PAUSE: Final = 0.1
 SILENCE: Final = 0.4
 """Seconds without anything that comes, after which it is asked for; doubled after each look, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE: Final = 6.4
+DOUBT: Final = 3.0
+"""Seconds after a request in which a hole may be what was passed over: a read that was under way has ended by then."""
 
 
 class Turn(enum.Enum):
@@ -70,6 +78,11 @@ class Owed:
         """What is due, the first one last; and some that is not due any more."""
         self._kept_back: Position | None = None
         """The first entry that came before its turn."""
+        self._doubt_until = 0.0
+        """Until when a hole is doubted; 0 for no doubt."""
+        self._holes: dict[Position, Position] = {}
+        """Entries that came with a hole before them, each with the highest one before the hole."""
+        self._holes_are_doubted = False
         self._is_silent = True
         self._first: Position | None = None
         """What was due first at the last request, and how often it was asked for."""
@@ -90,25 +103,52 @@ class Owed:
     def came(self, position: Position, bits: int) -> Turn:
         """An entry has come: what to do with it."""
         if position > self._highest:
+            if self._doubt_until:
+                self._look_for_a_hole(position)
             self._note(position, bits)
-            if not self._due:
+            if not self._due and position not in self._holes:
                 return Turn.NOW
             self._due.add(position)  # until it is handed out
             self._queue.insert(0, position)
-        elif self.has_past(position):
+        elif position not in self._entries:
+            return self._came_late(position, bits)
+        elif position not in self._due:
             return Turn.PAST
-        return self._turn_of(position) if self._due else Turn.NOW
+        return self._turn_of(position)
 
     def came_too_early(self, position: Position, bits: int) -> None:
         """An entry is dropped that was sent before everything was asked for: it has to come again."""
         if position > self._highest:  # else it is known, or acknowledged meanwhile
+            self._look_for_a_hole(position)
             self._note(position, bits)
             self._due.add(position)
             self._queue.insert(0, position)
             self._watch()
 
+    def _look_for_a_hole(self, position: Position) -> None:
+        ledger_id, entry_id = self._highest
+        if position == (ledger_id, entry_id + 1):
+            return
+        if self._runtime.monotonic() < self._doubt_until:
+            self._holes[position] = self._highest
+            self._holes_are_doubted = True
+        else:
+            self._doubt_until = 0.0
+
+    def _came_late(self, position: Position, bits: int) -> Turn:
+        """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or fills a hole."""
+        fills = any(before < position < after for after, before in self._holes.items())
+        if fills and self._holes_are_doubted:
+            return Turn.LATER  # the answer to the next request shows what else is in the hole
+        turn = self._turn_of(position) if self._due else Turn.NOW
+        if fills and turn is Turn.NOW:
+            self._entries[position] = bits
+            self._is_sorted = False
+        return turn
+
     def all_comes_again(self) -> None:
         """Everything has to come, beginning with the first entry that is not acknowledged."""
+        self._doubt_until = self._runtime.monotonic() + DOUBT
         self.come_again(self._entries)
 
     def come_again(self, positions: Iterable[Position]) -> None:
@@ -130,7 +170,7 @@ class Owed:
     def _turn_of(self, position: Position) -> Turn:
         self._is_silent = False
         first = self._first_due()
-        if first is not None and first < position:
+        if first is not None and (first < position or (self._holes_are_doubted and position in self._holes)):
             if self._kept_back is None:
                 self._kept_back = position
                 self._look_after(PASSED_OVER_PAUSE * 2 ** (self._asked if first == self._first else 0))
@@ -193,12 +233,14 @@ class Owed:
     def clear(self) -> None:
         """Nothing is owed: the subscription is moved, or others may read from it, or the connection is a new one."""
         self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
+        self._doubt_until = 0.0
         self._due.clear()
         self._nothing_is_due()
 
     def _nothing_is_due(self) -> None:
         self._queue, self._kept_back = [], None
         self._first, self._asked = None, 0
+        self._holes, self._holes_are_doubted = {}, False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -217,8 +259,11 @@ class Owed:
         self._timer = self._runtime.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        if self._is_waited_for() and (self._kept_back is not None or self._is_silent):
+        kept_back = self._kept_back is not None
+        if self._is_waited_for() and (self._is_silent or (kept_back and not self._holes_are_doubted)):
             self._ask_once_more()
+        elif kept_back and not self._is_silent:
+            self._look_after(PASSED_OVER_PAUSE)
         else:
             self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._is_silent else SILENCE
             self._look_after(self._pause)
@@ -231,6 +276,7 @@ class Owed:
             if not self._due:
                 return
         self._first, self._kept_back = self._first_due(), None
+        self._doubt_until, self._holes_are_doubted = 0.0, False
         self._pause = SILENCE * 2**self._asked
         self._look_after(self._pause)
         self._ask()

@@ -117,16 +117,17 @@ class Recall:
             self._start_over()
             return
         self._before()
-        self._start_over()
         self._say_everything()
+        self._start_over()
         self.owed.all_comes_again()
 
     def _what_is_missing(self) -> None:
         self._before()
-        self._start_missing()
         self._say_everything()
+        self._start_missing()
 
     def _say_everything(self) -> None:
+        """The request goes before the permits of what is dropped: a broker that reads for them passes entries over."""
         fields: dict[str, Any] = {}
         if self._line.single:
             self.epoch += 1
