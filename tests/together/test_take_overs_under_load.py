@@ -10,7 +10,7 @@ import pytest
 from memory_network import run_virtual
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, PulsarError
+from pulsar_txn.client import AsyncClient, PreparedToken, PulsarError
 
 INSTANCES = 5
 SIZE = 4
@@ -24,6 +24,7 @@ class Life:
         self.begun: list[str] = []
         self.committed: dict[str, float] = {}
         self.sent_at: list[float] = []
+        self.prepared: dict[str, PreparedToken] = {}
 
 
 async def work(client: AsyncClient, life: Life, lane: int, rng: random.Random) -> None:
@@ -52,10 +53,24 @@ async def work(client: AsyncClient, life: Life, lane: int, rng: random.Random) -
             life.committed[name] = loop.time()
 
 
-async def read_all(client: AsyncClient) -> list[bytes]:
+async def prepare(client: AsyncClient, life: Life) -> None:
+    """Transactions that are prepared, and wait for whoever has their tokens."""
+    async with await client.create_producer("prepared") as producer:
+        for number in range(20):
+            name = f"{life.number}.{number}"
+            try:
+                txn = await client.begin_transaction(timeout=600)
+                await asyncio.gather(*(producer.send(f"{name} {index}".encode(), txn=txn) for index in range(SIZE)))
+                life.prepared[name] = await txn.prepare()
+            except PulsarError:
+                return
+            await asyncio.sleep(0.002)
+
+
+async def read_all(client: AsyncClient, topic: str = "t") -> list[bytes]:
     """Everything that a reader may see now."""
     found = []
-    async with await client.create_reader("t") as reader:
+    async with await client.create_reader(topic) as reader:
         while await reader.has_message_available():
             found.append((await reader.read_next(10)).data)
     return found
@@ -63,7 +78,7 @@ async def read_all(client: AsyncClient) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_predecessors_began_is_over_when_a_successor_has_taken_over(seed: int) -> None:
-    async def story(network: Any) -> tuple[int, int]:
+    async def story(network: Any) -> tuple[int, int, int]:
         rng, loop, lives = random.Random(seed), asyncio.get_running_loop(), list[Life]()
         snapshots: list[tuple[float, float, list[bytes]]] = []
         async with (
@@ -81,17 +96,24 @@ def test_what_predecessors_began_is_over_when_a_successor_has_taken_over(seed: i
                 lives.append(Life(number))
                 for lane in range(3):
                     group.create_task(work(client, lives[-1], lane, rng))
+                group.create_task(prepare(client, lives[-1]))
                 await asyncio.sleep(rng.uniform(0.005, 0.08))
             last = AsyncClient(broker.service_url, runtime=network, transactional_id="app")
             await last.take_over()
             end = await read_all(plain)
+            tokens = {name: token for life in lives for name, token in life.prepared.items()}
+            for token in tokens.values():
+                await (await plain.attach_prepared(token)).commit()
+            expected = sorted(f"{name} {index}".encode() for name in tokens for index in range(SIZE))
+            assert sorted(await read_all(plain, "prepared")) == expected, "a successor spares what is prepared"
             for each in [*clients, last]:
                 await each.close()
         judge(lives, snapshots, end)
-        return sum(len(life.begun) for life in lives), sum(len(life.committed) for life in lives)
+        return sum(len(x.begun) for x in lives), sum(len(x.committed) for x in lives), sum(len(x.prepared) for x in lives)
 
-    (begun, committed), _ = run_virtual(story, seed)
+    (begun, committed, prepared), _ = run_virtual(story, seed)
     assert begun > committed > 0, "some were fenced, and some were not"
+    assert prepared, "some wait for their tokens"
 
 
 def judge(lives: list[Life], snapshots: list[tuple[float, float, list[bytes]]], end: list[bytes]) -> None:
