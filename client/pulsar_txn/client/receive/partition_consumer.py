@@ -118,7 +118,7 @@ class PartitionConsumer:
             hand_out=self._hand_out_again,
             has_some=lambda: bool(self._waiting()),
         )
-        self._keeps_account = self.line.single and options.durable and not options.read_compacted
+        self._keeps_account = self.line.single and options.durable
         """Whether every entry that is not acknowledged has to come again, in order."""
         self.recall.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.acks = Acknowledgements(self.line, self.owners, self.chunks.messages, self.recall, common.timeouts)
