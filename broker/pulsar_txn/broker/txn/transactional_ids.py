@@ -47,12 +47,8 @@ class TransactionalIds:
 
     async def find(self, name: str) -> int | None:
         """The coordinator of an id; None before the first id of all has come."""
-        if not self._spread:
-            stored = await self._metadata.get(_SPREAD)
-            if stored is None:
-                return None
-            self._spread = int(stored.data)
-        return murmur3_32(name.encode()) % self._spread
+        spread = await self._settled()
+        return murmur3_32(name.encode()) % spread if spread else None
 
     async def resume(self, name: str, epoch: int) -> None:
         """A client that has an epoch is back. Refusal NotAllowedError for an epoch that was never given here."""
@@ -68,14 +64,18 @@ class TransactionalIds:
         return epoch
 
     async def _coordinators(self, now: int) -> int:
+        if not await self._settled():
+            try:
+                await self._metadata.put(_SPREAD, str(now).encode(), expected_version=-1)
+            except VersionConflict:  # somebody else's first id came at the same moment
+                return await self._coordinators(now)
+            self._spread = now
+        return self._spread
+
+    async def _settled(self) -> int:
+        """Over how many coordinators ids are spread; 0 before the first id of all has come."""
         if not self._spread:
             stored = await self._metadata.get(_SPREAD)
-            if stored is None:
-                try:
-                    await self._metadata.put(_SPREAD, str(now).encode(), expected_version=-1)
-                except VersionConflict:  # somebody else's first id came at the same moment
-                    return await self._coordinators(now)
-                self._spread = now
-            else:
+            if stored is not None:
                 self._spread = int(stored.data)
         return self._spread
