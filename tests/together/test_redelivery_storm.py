@@ -20,7 +20,7 @@ async def test_after_requests_at_any_moment_each_message_comes_once_and_in_order
 
 @pytest.mark.parametrize("seed", [2, 3])
 async def test_a_compacted_topic_brings_each_message_once_and_in_order_too(pulsar: Target, topic: str, seed: int) -> None:
-    """Each key comes twice, so only the second half is left, and nobody reads the holes between."""
+    """A third of the keys comes twice. The older one of each goes, so the messages that are left begin with a hole."""
     path = f"{topic_path(topic)}/compaction"
     async with AsyncClient(pulsar.service_url) as client:
         producer = await client.create_producer(topic, batching=False)

@@ -21,13 +21,13 @@ from pulsar_txn.broker.serving import (
     Turn,
     leave,
 )
+from pulsar_txn.wire.ids import Participant
 
 from .clusters import Clusters
 from .leaders import Leaders
 
 if TYPE_CHECKING:
     from pulsar_txn.tc.owners import Identity
-from pulsar_txn.wire.ids import Participant
 
 
 class Services(Protocol):
