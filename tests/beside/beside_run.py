@@ -60,7 +60,7 @@ class FaultRun:
             for hop in plan.hops
             for target in hop.targets
         ]
-        self._nemesis.event("meta", seed=plan.seed, command=command, checks=CHECKS, bounds=BOUNDS, hops=hops)
+        self._nemesis.event("meta", seed=plan.seed, command=command, checks=CHECKS, bounds=BOUNDS, hops=hops, clients_end=True)
         self._incarnations: Counter[int] = Counter()
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
@@ -145,7 +145,9 @@ class FaultRun:
         self._start_worker(worker)
 
     def _stop_worker(self, number: int) -> None:
-        self._stop(self._workers[number % self._plan.workers].pid)
+        worker = number % self._plan.workers
+        self._nemesis.event("pause", target=self._name(worker))
+        self._stop(self._workers[worker].pid)
 
     def _stop(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)

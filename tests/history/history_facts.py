@@ -49,7 +49,19 @@ def identity_of(op: Op) -> Identity:
 class Txn:
     """What the history says about one transaction."""
 
-    __slots__ = ("aborted", "aborts", "acks", "begin", "commits", "committed", "last_ns", "name", "sends", "statuses")
+    __slots__ = (
+        "aborted",
+        "aborts",
+        "acks",
+        "begin",
+        "client_gone_ns",
+        "commits",
+        "committed",
+        "last_ns",
+        "name",
+        "sends",
+        "statuses",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,6 +74,7 @@ class Txn:
         self.committed: Op | None = None  # the earliest answer that says so
         self.aborted: Op | None = None
         self.last_ns = 0  # when the client last did something in it
+        self.client_gone_ns: int = NEVER  # since when somebody else may end it, because its client is gone or sleeps
 
     def ops(self) -> Iterator[Op]:
         """All operations of the transaction."""
@@ -76,8 +89,8 @@ class Txn:
         return None if self.begin is None else self.begin.value.get("timeout_ms")
 
     def end_begins_ns(self) -> int:
-        """The first moment at which the transaction may end: its first end request, or its timeout."""
-        first = min((op.start for op in (*self.commits, *self.aborts)), default=NEVER)
+        """The first moment at which the transaction may end: its first end request, its timeout, or when its client goes."""
+        first = min([self.client_gone_ns, *(op.start for op in (*self.commits, *self.aborts))])
         if self.begin is None or self.timeout_ms is None:
             return 0  # it may have timed out at any time
         return min(first, self.begin.start + self.timeout_ms * 1_000_000)
@@ -113,6 +126,8 @@ class Facts:
             self._note_txn(op)
         for txn in self.txns.values():
             _decide(txn)
+        if self.meta.get("clients_end"):
+            self._note_clients_that_went()
         self.heals = [op.start for op in self.by_kind["heal"]]
         self.sent: dict[Identity, list[Op]] = defaultdict(list)
         self.sends_by_part: dict[Part, list[Op]] = defaultdict(list)
@@ -148,6 +163,15 @@ class Facts:
             {"commit": txn.commits, "abort": txn.aborts, "status": txn.statuses, "send": txn.sends, "ack": txn.acks}[
                 op.f
             ].append(op)
+
+    def _note_clients_that_went(self) -> None:
+        went: dict[str, list[int]] = defaultdict(list)
+        for op in (*self.by_kind["kill"], *self.by_kind["pause"]):
+            went[op.value["target"]].append(op.start)
+        for txn in self.txns.values():
+            if txn.begin is not None:
+                later = (moment for moment in went.get(txn.begin.process, ()) if moment >= txn.begin.start)
+                txn.client_gone_ns = min(later, default=NEVER)
 
     def _read(self, op: Op) -> Read:
         reader = op.value.get("reader")

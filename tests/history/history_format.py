@@ -55,10 +55,12 @@ Events, one line each:
 | | | `redeliveries` is the broker's count. The line is written when the call that received it has returned |
 | `kill`, `heal` | info | the nemesis: `target` (the process name of a client, or any name of a server), `how`; |
 | | | `heal` says that all servers work again |
+| `pause` | info | the nemesis: the client `target` sleeps from now on for a while |
 | `metrics` | info | `source` and `values`, numbers by name |
 | `meta` | info | about the run: `seed`, `command`, `checks` (names of the checks that this run must pass, `["K1", ...]`), |
 | | | `bounds` (K15: `{"txn_decided_ms", "unseen_ms", "answer_ms"}`) and `hops` |
-| | | (K14: `[{"from": [topics], "to": [topics]}]`). At most one in a history |
+| | | (K14: `[{"from": [topics], "to": [topics]}]`). `clients_end`: true where a lease or a successor may end what a client |
+| | | that is gone or sleeps has left open, before its timeout. At most one in a history |
 
 A writer hands each line to the kernel in one write, so that a SIGKILL loses nothing but the line under way. The reader drops
 a last line without its newline and says so in `History.torn`; every other line that it cannot understand is a
@@ -104,6 +106,7 @@ EVENTS: dict[str, tuple[str, frozenset[str]]] = {
         ("deliver", "ok", "topic partition subscription consumer reader position payload redeliveries"),
         ("kill", "info", "target how"),
         ("heal", "info", ""),
+        ("pause", "info", "target"),
         ("metrics", "info", "source values"),
         ("meta", "info", ""),
     )

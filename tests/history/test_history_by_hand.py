@@ -294,6 +294,41 @@ CASES = {
         ack(11, 12, 7, "y"),
         at(16, 17, "commit", "fail", txn="x"),
     ],
+    ("K9", "the client of the first was gone, and leases end what it left", VALID): [
+        meta(clients_end=True),
+        *BOTH_ACK,
+        at(4, 4, "kill", "info", "nemesis", target="p", how="SIGKILL"),
+        ack(5, 6, 7, "y"),
+    ],
+    ("K9", "the client of the first slept, and leases end what it left", VALID): [
+        meta(clients_end=True),
+        *BOTH_ACK,
+        at(4, 4, "pause", "info", "nemesis", target="p"),
+        ack(5, 6, 7, "y"),
+    ],
+    ("K9", "the client of the first was gone, and nothing ends what it left", INVALID): [
+        *BOTH_ACK,
+        at(4, 4, "kill", "info", "nemesis", target="p", how="SIGKILL"),
+        ack(5, 6, 7, "y"),
+    ],
+    ("K9", "another client was gone", INVALID): [
+        meta(clients_end=True),
+        *BOTH_ACK,
+        at(4, 4, "kill", "info", "nemesis", target="q", how="SIGKILL"),
+        ack(5, 6, 7, "y"),
+    ],
+    ("K9", "the client of the first had slept before", INVALID): [
+        meta(clients_end=True),
+        at(-1, -1, "pause", "info", "nemesis", target="p"),
+        *BOTH_ACK,
+        ack(5, 6, 7, "y"),
+    ],
+    ("K9", "it was gone after the second had it", INVALID): [
+        meta(clients_end=True),
+        *BOTH_ACK,
+        ack(5, 6, 7, "y"),
+        at(8, 8, "kill", "info", "nemesis", target="p", how="SIGKILL"),
+    ],
     ("K9", "the first was being ended", VALID): [*BOTH_ACK, at(3, 9, "abort", txn="x"), ack(4, 5, 7, "y")],
     ("K9", "a plain acknowledgement takes it out", VALID): [
         *BOTH_ACK,
