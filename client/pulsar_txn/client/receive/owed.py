@@ -13,8 +13,9 @@ what is due: it has expired, or was skipped.
 What a stock broker passes over may also be what it has read and never sent, because it drops what it read in an old epoch
 (seen on 4.2.4). Nobody here knows of these entries. They show as a hole: the entry that comes does not follow the highest one
 that is known. Holes are usual, because markers, aborted messages and what is acknowledged do not come. So only the first one
-soon after a request is doubted: what follows it is kept back until the broker is silent, and asked for once more. That
-request meets no read under way, and what its answer leaves out is not there.
+after a request is doubted: what follows it is kept back until the broker is silent, and asked for once more. That request
+meets no read under way, and what its answer leaves out is not there. When what was passed over is the end of the topic,
+nothing follows that shows it. So such a request is made after every other one, when nothing comes and the program waits.
 
 Nothing is known of what came over an earlier connection, because a new subscriber gets all of it.
 """
@@ -43,7 +44,7 @@ SILENCE: Final = 0.4
 """Seconds without anything that comes, after which it is asked for; doubled after each look, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE: Final = 6.4
 DOUBT: Final = 3.0
-"""Seconds after a request in which a hole may be what was passed over: a read that was under way has ended by then."""
+"""Seconds after a request, at most, until a read that was under way has ended: what comes after that belongs to later ones."""
 
 
 class Turn(enum.Enum):
@@ -78,12 +79,15 @@ class Owed:
         """What is due, the first one last; and some that is not due any more."""
         self._kept_back: Position | None = None
         """The first entry that came before its turn."""
+        self._is_in_doubt = False
+        """Whether the next hole may be what the broker has passed over."""
         self._doubt_until = 0.0
-        """Until when a hole is doubted; 0 for no doubt."""
+        """When an entry without a hole before it ends the doubt."""
         self._holes: dict[Position, Position] = {}
         """Entries that came with a hole before them, each with the highest one before the hole."""
         self._holes_are_doubted = False
-        self._is_silent = True
+        self._came_at = 0.0
+        self._looks_since = 0.0
         self._first: Position | None = None
         """What was due first at the last request, and how often it was asked for."""
         self._asked = 0
@@ -103,7 +107,7 @@ class Owed:
     def came(self, position: Position, bits: int) -> Turn:
         """An entry has come: what to do with it."""
         if position > self._highest:
-            if self._doubt_until:
+            if self._is_in_doubt:
                 self._look_for_a_hole(position)
             self._note(position, bits)
             if not self._due and position not in self._holes:
@@ -126,17 +130,18 @@ class Owed:
             self._watch()
 
     def _look_for_a_hole(self, position: Position) -> None:
+        self._came_at = self._runtime.monotonic()
         ledger_id, entry_id = self._highest
         if position == (ledger_id, entry_id + 1):
-            return
-        if self._runtime.monotonic() < self._doubt_until:
+            if self._came_at >= self._doubt_until and not self._holes_are_doubted:
+                self._is_in_doubt = False
+        elif self._is_in_doubt:
             self._holes[position] = self._highest
             self._holes_are_doubted = True
-        else:
-            self._doubt_until = 0.0
 
     def _came_late(self, position: Position, bits: int) -> Turn:
         """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or fills a hole."""
+        self._came_at = self._runtime.monotonic()
         fills = any(before < position < after for after, before in self._holes.items())
         if fills and self._holes_are_doubted:
             return Turn.LATER  # the answer to the next request shows what else is in the hole
@@ -148,8 +153,13 @@ class Owed:
 
     def all_comes_again(self) -> None:
         """Everything has to come, beginning with the first entry that is not acknowledged."""
-        self._doubt_until = self._runtime.monotonic() + DOUBT
+        now = self._runtime.monotonic()
+        if self._holes_are_doubted and now - self._came_at >= PASSED_OVER_PAUSE:
+            self._nothing_is_doubted()  # the broker was silent, so this request meets no read under way
+        else:
+            self._is_in_doubt, self._doubt_until = True, now + DOUBT
         self.come_again(self._entries)
+        self._watch()
 
     def come_again(self, positions: Iterable[Position]) -> None:
         """These were dropped, and have to come, with what is due already."""
@@ -168,7 +178,7 @@ class Owed:
             self._due.discard(oldest)
 
     def _turn_of(self, position: Position) -> Turn:
-        self._is_silent = False
+        self._came_at = self._runtime.monotonic()
         first = self._first_due()
         if first is not None and (first < position or (self._holes_are_doubted and position in self._holes)):
             if self._kept_back is None:
@@ -233,7 +243,7 @@ class Owed:
     def clear(self) -> None:
         """Nothing is owed: the subscription is moved, or others may read from it, or the connection is a new one."""
         self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
-        self._doubt_until = 0.0
+        self._nothing_is_doubted()
         self._due.clear()
         self._nothing_is_due()
 
@@ -244,6 +254,11 @@ class Owed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._is_in_doubt:
+            self._watch()
+
+    def _nothing_is_doubted(self) -> None:
+        self._is_in_doubt = self._holes_are_doubted = False
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -255,31 +270,40 @@ class Owed:
     def _look_after(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._is_silent = True
+        self._looks_since = self._runtime.monotonic()
         self._timer = self._runtime.call_later(seconds, self._look)
 
     def _look(self) -> None:
+        self._timer = None
+        if not self._due and not self._is_in_doubt:
+            return
         kept_back = self._kept_back is not None
-        if self._is_waited_for() and (self._is_silent or (kept_back and not self._holes_are_doubted)):
+        is_silent = self._came_at < self._looks_since
+        if self._is_waited_for() and (is_silent or (kept_back and not self._holes_are_doubted)):
             self._ask_once_more()
-        elif kept_back and not self._is_silent:
+        elif kept_back and not is_silent:
             self._look_after(PASSED_OVER_PAUSE)
         else:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._is_silent else SILENCE
+            self._pause = min(2 * self._pause, LONGEST_PAUSE) if is_silent else SILENCE
             self._look_after(self._pause)
 
     def _ask_once_more(self) -> None:
+        if self._due and self._is_in_vain():
+            return
+        self._kept_back = None
+        self._nothing_is_doubted()
+        self._pause = SILENCE * 2**self._asked
+        self._look_after(self._pause)
+        self._ask()
+
+    def _is_in_vain(self) -> bool:
+        """Whether what is due first was asked for often enough, and nothing is due after it."""
         first = self._first_due()
         self._asked = self._asked + 1 if first == self._first else 1
         if self._asked > TIMES:
             self.give_up()
-            if not self._due:
-                return
-        self._first, self._kept_back = self._first_due(), None
-        self._doubt_until, self._holes_are_doubted = 0.0, False
-        self._pause = SILENCE * 2**self._asked
-        self._look_after(self._pause)
-        self._ask()
+        self._first = self._first_due()
+        return not self._due
 
     def give_up(self) -> None:
         """What is due does not come any more; with something that was kept back, what lies before that."""

@@ -118,8 +118,6 @@ class PartitionConsumer:
             hand_out=self._hand_out_again,
             has_some=lambda: bool(self._waiting()),
         )
-        self._keeps_account = self.line.single and options.durable
-        """Whether every entry that is not acknowledged has to come again, in order."""
         self.recall.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.acks = Acknowledgements(self.line, self.owners, self.chunks.messages, self.recall, common.timeouts)
         begin = self.chunks.messages.begin
@@ -246,7 +244,7 @@ class PartitionConsumer:
     def _missing_comes_again(self) -> None:
         """All was asked for, for the sake of what is missing."""
         self.place.last_position = None
-        self.drop_queued()
+        self._drop_what_comes_again()
 
     def _start_elsewhere(self) -> None:
         """The subscription is about to be moved."""
@@ -262,6 +260,12 @@ class PartitionConsumer:
     def _skip(self, places: Sequence[Place]) -> None:
         self.acks.all_soon(places)
         self.acks.flush()
+
+    def _drop_what_comes_again(self) -> None:
+        """The program keeps what it has; all else is dropped, also chunks of messages that are not complete."""
+        waiting = self._waiting()
+        self.drop_queued()
+        self.recall.owed.come_again(waiting.union(self.chunks.messages.left.owed))
 
     def drop_queued(self) -> None:
         """All that is queued will come again, or is not wanted any more."""
@@ -351,7 +355,7 @@ class PartitionConsumer:
             return True
         if epoch is None or epoch >= self.recall.epoch:
             return False
-        if self._keeps_account:
+        if self.recall.keeps_account:
             self.recall.owed.came_too_early(position, live)
         return True
 
@@ -362,10 +366,8 @@ class PartitionConsumer:
             owed.come_again([position])
         if last is not None and position <= last and not owed.has_past(position):
             logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
-            waiting = self._waiting()
-            self.drop_queued()
-            owed.come_again(waiting)
-        turn = owed.came(position, live) if self._keeps_account else Turn.NOW
+            self._drop_what_comes_again()
+        turn = owed.came(position, live) if self.recall.keeps_account else Turn.NOW
         if turn is Turn.LATER:
             self.recall.keep_back(count)
         elif turn is Turn.PAST:

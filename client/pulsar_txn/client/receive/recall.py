@@ -95,6 +95,8 @@ class Recall:
         """How often others may have got messages of this subscription meanwhile: connections, changes of activity."""
         self.is_active = True
         """Whether the broker delivers to this consumer; on Failover only to one of them."""
+        self.keeps_account = line.single and line.options.durable
+        """Whether every entry that is not acknowledged has to come again, in order."""
         self._line = line
         self._owners = owners
         self._start_over = start_over
@@ -119,7 +121,8 @@ class Recall:
         self._before()
         self._say_everything()
         self._start_over()
-        self.owed.all_comes_again()
+        if self.keeps_account:
+            self.owed.all_comes_again()
 
     def _what_is_missing(self) -> None:
         self._before()
