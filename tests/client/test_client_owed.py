@@ -64,6 +64,18 @@ async def test_what_was_sent_in_an_old_epoch_and_not_again_is_asked_for_once_mor
     assert requests(broker) == [1, 2]
 
 
+async def test_what_follows_entries_of_an_old_epoch_is_kept_back_until_they_have_come(broker: FakeBroker) -> None:
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, range(3), epoch=0)
+        assert await received(consumer, 3) == [0, 1, 2]
+        when_asked(broker, [0, 1, 2, 9], range(10))
+        consumer.redeliver_unacknowledged()
+        deliver(broker, range(3, 9), epoch=0)
+        assert await received(consumer, 10) == [*range(10)]
+    assert requests(broker) == [1, 2]
+
+
 async def test_what_follows_an_entry_that_was_passed_over_is_kept_back_and_nothing_comes_twice(broker: FakeBroker) -> None:
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
