@@ -2,7 +2,7 @@
 
 FOLDER holds the files of one run: histories (`*.jsonl`, see history_format), and, where a run taps frames or walks states,
 `*.frames` (lines of `[connection, direction, t_ns, type, request_id, fields]`) and `*.walk` (lines of events). The meta event
-of the run names the checks that it must pass; without it these are K1 to K15. `--checks K1,K3` asks for others.
+of the run names the checks that it must pass; without it these are K1 to K15, and K18. `--checks K1,K3` asks for others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from history_acks import k8_ack_settlement, k9_pending_exclusion
 from history_cycles import k13_cycles
 from history_facts import Facts
+from history_fencing import k18_take_over
 from history_format import HistoryError
 from history_liveness import k15_liveness
 from history_losses import k3_lost_write, k4_duplicate, k11_torn, k14_exactly_once
@@ -49,6 +50,7 @@ CHECKS: dict[str, Callable[[Facts], Verdict]] = {
     "K13": k13_cycles,
     "K14": k14_exactly_once,
     "K15": k15_liveness,
+    "K18": k18_take_over,
 }
 CONTEXT_OPS = 200
 # Checks that say that something is there which must not be. Their witness is made as small as it can be: without any of its
@@ -58,7 +60,7 @@ SHRUNK_OPS = 200
 
 
 def judge(history: History, checks: Sequence[str] = ()) -> list[Verdict]:
-    """The verdicts on a history: of `checks`, or of those that its meta event names, or of K1 to K15."""
+    """The verdicts on a history: of `checks`, or of those that its meta event names, or of all but K16 and K17."""
     asked = checks or history.meta.get("checks") or tuple(CHECKS)
     foreign = [name for name in asked if name not in CHECKS]
     if foreign:

@@ -157,7 +157,7 @@ def _not_back(facts: Facts, acks: _Acks) -> Iterator[Found]:
         held = max((ack for ack in found if ack.type != "fail"), key=lambda ack: ack.start)
         if came.get(place, -1) <= held.start:
             what = f"{place[2]} was held by an aborted transaction and did not come again before {place[1]} was drained"
-            yield what, (held, _abort_of(facts, held), drain)
+            yield what, (held, *facts.txns[held.value["txn"]].shows_abort(), drain)
 
 
 def _abort_of(facts: Facts, ack: Op) -> Op | None:

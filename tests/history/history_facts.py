@@ -5,6 +5,8 @@ Rules that all checks follow:
 * An operation precedes another only if it ended strictly before the other began. Equal stamps say nothing.
 * A transaction is known to be committed by an `ok` of commit, a status "committed" or a `fail` of abort; known to be aborted
   by the opposite. Everything else is unknown.
+* What a transactional id has open when a higher epoch of it is opened ends before that is answered: aborted, unless its commit
+  was asked for before. What may be prepared by then is spared.
 * A message that came late to the application may have been dispatched early and have waited in the client. So a delivery
   counts as dispatched after a moment only if its consumer subscribed after that moment.
 """
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Part = tuple[str, int]  # topic, partition
 Position = tuple[int, int, int]  # ledger, entry, batch index
 Identity = tuple[str, int]  # producer, seq
+Incarnation = tuple[str, int]  # transactional id, epoch
 
 DECIDED_MS = 2000  # a transaction is decided so long after its timeout at the latest (L1), unless the bounds say otherwise
 
@@ -57,8 +60,11 @@ class Txn:
         "client_gone_ns",
         "commits",
         "committed",
+        "fenced",
         "last_ns",
         "name",
+        "others_ns",
+        "prepares",
         "sends",
         "statuses",
     )
@@ -68,6 +74,7 @@ class Txn:
         self.begin: Op | None = None
         self.commits: list[Op] = []
         self.aborts: list[Op] = []
+        self.prepares: list[Op] = []
         self.statuses: list[Op] = []
         self.sends: list[Op] = []
         self.acks: list[Op] = []
@@ -75,25 +82,44 @@ class Txn:
         self.aborted: Op | None = None
         self.last_ns = 0  # when the client last did something in it
         self.client_gone_ns: int = NEVER  # since when somebody else may end it, because its client is gone or sleeps
+        self.others_ns: int = NEVER  # since when a successor, or the check group for which it was prepared, may end it
+        self.fenced: Op | None = None  # the earliest answered open of a successor that did not spare it
 
     def ops(self) -> Iterator[Op]:
         """All operations of the transaction."""
         if self.begin is not None:
             yield self.begin
-        for ops in (self.sends, self.acks, self.commits, self.aborts, self.statuses):
+        for ops in (self.sends, self.acks, self.prepares, self.commits, self.aborts, self.statuses):
             yield from ops
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Whose transaction it is; None without a transactional id."""
+        kind, name, epoch = ("", "", 0) if self.begin is None else self.begin.value.get("identity", ("", "", 0))
+        return (name, epoch) if kind == "transactional_id" else None
+
+    def may_be_prepared(self, moment_ns: int = NEVER) -> bool:
+        """Whether it may have been prepared by a moment."""
+        return any(op.type != "fail" and op.start <= moment_ns for op in self.prepares)
+
+    def shows_abort(self) -> tuple[Op | None, ...]:
+        """The operations that say together that it is aborted."""
+        return (self.begin, self.aborted) if self.aborted is not None and self.aborted is self.fenced else (self.aborted,)
 
     @property
     def timeout_ms(self) -> int | None:
         """The timeout given at the start; None when the history does not have it."""
         return None if self.begin is None else self.begin.value.get("timeout_ms")
 
-    def end_begins_ns(self) -> int:
-        """The first moment at which the transaction may end: its first end request, its timeout, or when its client goes."""
-        first = min([self.client_gone_ns, *(op.start for op in (*self.commits, *self.aborts))])
+    def others_end_ns(self) -> int:
+        """The first moment at which it may end unasked: its timeout, when its client goes, or when others come."""
         if self.begin is None or self.timeout_ms is None:
             return 0  # it may have timed out at any time
-        return min(first, self.begin.start + self.timeout_ms * 1_000_000)
+        return min(self.client_gone_ns, self.others_ns, self.begin.start + self.timeout_ms * 1_000_000)
+
+    def end_begins_ns(self) -> int:
+        """The first moment at which the transaction may end: its first end request, or what ends it unasked."""
+        return min([self.others_end_ns(), *(op.start for op in (*self.commits, *self.aborts))])
 
 
 class Read:
@@ -124,8 +150,17 @@ class Facts:
         self.txns: dict[str, Txn] = {}
         for op in history.ops:
             self._note_txn(op)
+        self.opens: dict[str, list[Op]] = defaultdict(list)  # of each transactional id
+        for op in self.by_kind["open"]:
+            name = op.value.get("transactional_id") or op.value.get("identity", ("", None))[1]
+            if name is not None:
+                self.opens[name].append(op)
+        self._successors: dict[Incarnation | None, tuple[int, Op | None]] = {None: (NEVER, None)}
         for txn in self.txns.values():
-            _decide(txn)
+            txn.others_ns, successor = self.successor(txn.incarnation)
+            _decide(txn, successor)
+            if self.meta.get("prepared_end"):
+                txn.others_ns = min([txn.others_ns, *(op.start for op in txn.prepares)])
         if self.meta.get("clients_end"):
             self._note_clients_that_went()
         self.heals = [op.start for op in self.by_kind["heal"]]
@@ -152,7 +187,7 @@ class Facts:
 
     def _note_txn(self, op: Op) -> None:
         name = op.value.get("txn")
-        if name is None or op.f not in ("begin", "commit", "abort", "status", "send", "ack"):
+        if name is None or op.f not in ("begin", "prepare", "commit", "abort", "status", "send", "ack"):
             return
         txn = self.txns.get(name)
         if txn is None:
@@ -160,9 +195,24 @@ class Facts:
         if op.f == "begin":
             txn.begin = op
         else:
-            {"commit": txn.commits, "abort": txn.aborts, "status": txn.statuses, "send": txn.sends, "ack": txn.acks}[
-                op.f
-            ].append(op)
+            {
+                "prepare": txn.prepares,
+                "commit": txn.commits,
+                "abort": txn.aborts,
+                "status": txn.statuses,
+                "send": txn.sends,
+                "ack": txn.acks,
+            }[op.f].append(op)
+
+    def successor(self, incarnation: Incarnation | None) -> tuple[int, Op | None]:
+        """Since when a successor of an incarnation may have taken over, and the first open of one that was answered."""
+        if incarnation not in self._successors:
+            name, epoch = incarnation
+            # One without an answer may have got any epoch.
+            later = [op for op in self.opens[name] if "identity" not in op.value or op.value["identity"][2] > epoch]
+            begins = min((op.start for op in later), default=NEVER)
+            self._successors[incarnation] = begins, min((op for op in later if op.type == "ok"), key=_end, default=None)
+        return self._successors[incarnation]
 
     def _note_clients_that_went(self) -> None:
         went: dict[str, list[int]] = defaultdict(list)
@@ -206,7 +256,9 @@ class Facts:
         for answer in (txn.committed, txn.aborted):
             if answer is not None and answer.end < moment_ns:
                 return False
-        if txn.timeout_ms is None:
+        if txn.fenced is not None and txn.fenced.end < moment_ns:
+            return False
+        if txn.timeout_ms is None or (txn.may_be_prepared() and not self.meta.get("prepared_end")):
             return True
         # A client may begin late, at the first operation that needs an id, so the timeout counts from the last one.
         due_ns = txn.last_ns + txn.timeout_ms * 1_000_000
@@ -261,7 +313,9 @@ def _start(op: Op) -> int:
     return op.start
 
 
-def _decide(txn: Txn) -> None:
+def _decide(txn: Txn, successor: Op | None) -> None:
+    if successor is not None and not txn.may_be_prepared(successor.end):
+        txn.fenced = successor
     committed = [op for op in txn.commits if op.type == "ok"]
     committed += [op for op in txn.aborts if op.type == "fail"]
     committed += [op for op in txn.statuses if op.type == "ok" and op.value["status"] == "committed"]
@@ -270,7 +324,9 @@ def _decide(txn: Txn) -> None:
     aborted += [op for op in txn.statuses if op.type == "ok" and op.value["status"] == "aborted"]
     txn.committed = min(committed, key=_end, default=None)
     txn.aborted = min(aborted, key=_end, default=None)
-    used = [op for op in (txn.begin, *txn.sends, *txn.acks) if op is not None]
+    if txn.fenced is not None and txn.committed is None and all(op.start > txn.fenced.end for op in txn.commits):
+        txn.aborted = txn.aborted or txn.fenced
+    used = [op for op in (txn.begin, *txn.sends, *txn.acks, *txn.prepares) if op is not None]
     txn.last_ns = max((op.start if op.end == NEVER else op.end for op in used), default=0)
 
 

@@ -11,35 +11,22 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import history_faults_of_fencing as fencing
+from history_changes import copied, delivered, end_of
 from history_facts import Facts, identity_of, part_of, position_of
 from history_format import payload_crc
 from history_reader import NEVER, History, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-Ops = list[Op]
-
-
-def copied(ops: Iterable[Op]) -> Ops:
-    """Operations that may be changed."""
-    return [Op(op.process, op.f, op.type, copy.deepcopy(op.value), op.start, op.end) for op in ops]
-
-
-def _end_of(ops: Ops) -> int:
-    return max(op.start if op.end == NEVER else op.end for op in ops) + 1
-
-
-def _delivered(op: Op, start: int, **changes: object) -> Op:
-    value = {"subscription": None, "consumer": None, "reader": "injected", "redeliveries": 0}
-    value |= {name: copy.deepcopy(op.value[name]) for name in ("topic", "partition", "position", "payload")}
-    return Op("injected", "deliver", "ok", value | changes, start, start)
+    from history_changes import Ops
 
 
 def aborted_read(ops: Ops, rng: random.Random) -> Ops | None:
     facts = Facts(History(ops))
     places = [s for s in facts.sends if s.type == "ok" and s.value["txn"] and facts.txns[s.value["txn"]].aborted]
-    return [*ops, _delivered(rng.choice(places), _end_of(ops))] if places else None
+    return [*ops, delivered(rng.choice(places), end_of(ops))] if places else None
 
 
 def read_of_open(ops: Ops, rng: random.Random) -> Ops | None:
@@ -49,7 +36,7 @@ def read_of_open(ops: Ops, rng: random.Random) -> Ops | None:
     if not places:
         return None
     send, commit = rng.choice(places)
-    return [*ops, _delivered(send, rng.randrange(send.end, commit.start))]
+    return [*ops, delivered(send, rng.randrange(send.end, commit.start))]
 
 
 def _confirmed(facts: Facts) -> list[Op]:
@@ -95,7 +82,7 @@ def two_positions(ops: Ops, rng: random.Random) -> Ops | None:
     places = [op for op in ops if op.f == "deliver"]
     if not places:
         return None
-    return [*ops, _delivered(rng.choice(places), _end_of(ops), position=[7, 1_000_000, -1])]
+    return [*ops, delivered(rng.choice(places), end_of(ops), position=[7, 1_000_000, -1])]
 
 
 def came_again(ops: Ops, rng: random.Random) -> Ops | None:
@@ -107,10 +94,10 @@ def came_again(ops: Ops, rng: random.Random) -> Ops | None:
     first = next(
         op for op in facts.deliveries if op.value["position"] == ack.value["positions"][0] and part_of(op) == part_of(ack)
     )
-    end = _end_of(ops)
+    end = end_of(ops)
     value = {"topic": "A", "partition": -1, "subscription": "s", "consumer": "new", "mode": "Shared", "initial": "earliest"}
     subscribe = Op("injected", "subscribe", "ok", value, end, end + 1)
-    return [*ops, subscribe, _delivered(first, end + 2, subscription="s", consumer="new", reader=None)]
+    return [*ops, subscribe, delivered(first, end + 2, subscription="s", consumer="new", reader=None)]
 
 
 def swapped_payload(ops: Ops, rng: random.Random) -> Ops | None:
@@ -163,7 +150,7 @@ def reader_went_back(ops: Ops, rng: random.Random) -> Ops | None:
     if not places:
         return None
     first, *_, last = rng.choice(places)
-    again = _delivered(first, _end_of(ops), reader=last.value["reader"])
+    again = delivered(first, end_of(ops), reader=last.value["reader"])
     again.process = last.process
     return [*ops, again]
 
@@ -193,7 +180,7 @@ def late_visibility(ops: Ops, rng: random.Random) -> Ops | None:
 
 
 def last_id_went_back(ops: Ops, rng: random.Random) -> Ops | None:
-    end = _end_of(ops)
+    end = end_of(ops)
     where = {"topic": "C", "partition": -1, "reader": "r"}
     one = Op("injected", "last_id", "ok", {**where, "position": [7, 1_000_001, 3]}, end, end + 1)
     two = Op("injected", "last_id", "ok", {**where, "position": [7, 1_000_001, rng.randint(-1, 2)]}, end + 2, end + 3)
@@ -268,7 +255,7 @@ def pending_given(ops: Ops, rng: random.Random) -> Ops | None:
     )
     value = {"topic": "A", "partition": -1, "subscription": "s", "consumer": "new", "mode": "Shared", "initial": "earliest"}
     subscribe = Op("injected", "subscribe", "ok", value, ack.end + 1, ack.end + 1)
-    return [*ops, subscribe, _delivered(first, ack.end + 2, subscription="s", consumer="new", reader=None)]
+    return [*ops, subscribe, delivered(first, ack.end + 2, subscription="s", consumer="new", reader=None)]
 
 
 def zombie(ops: Ops, rng: random.Random) -> Ops | None:
@@ -294,7 +281,7 @@ def torn(ops: Ops, rng: random.Random) -> Ops | None:
 def half_unknown(ops: Ops, rng: random.Random) -> Ops | None:
     """The same, and the client never learned the outcome."""
     facts = Facts(History(ops))
-    txns = [txn for txn in facts.txns.values() if txn.committed and len(txn.sends) > 1]
+    txns = [txn for txn in facts.txns.values() if txn.committed and len(txn.sends) > 1 and not txn.prepares]
     if not txns:
         return None
     txn = rng.choice(txns)
@@ -309,7 +296,7 @@ def changed_outcome(ops: Ops, rng: random.Random) -> Ops | None:
     if not txns:
         return None
     txn = rng.choice(txns)
-    end = _end_of(ops)
+    end = end_of(ops)
     status = rng.choice(("open", "aborted" if txn.committed else "committed"))
     return [*ops, Op("injected", "status", "ok", {"txn": txn.name, "status": status}, end, end + 1)]
 
@@ -320,7 +307,7 @@ def both_ends(ops: Ops, rng: random.Random) -> Ops | None:
         return None
     txn = rng.choice(txns)
     assert txn.begin is not None
-    return [*ops, Op("injected", "abort", "ok", {"txn": txn.name}, txn.begin.end, _end_of(ops))]
+    return [*ops, Op("injected", "abort", "ok", {"txn": txn.name}, txn.begin.end, end_of(ops))]
 
 
 def information_goes_round(ops: Ops, rng: random.Random) -> Ops | None:
@@ -356,7 +343,7 @@ def two_outputs(ops: Ops, rng: random.Random) -> Ops | None:
         return None
     read = rng.choice(reads)
     one = rng.choice(list(read.seen.values()))
-    two = _delivered(one, read.op.end, reader=read.op.value["reader"], position=[7, 1_000_000, -1])
+    two = delivered(one, read.op.end, reader=read.op.value["reader"], position=[7, 1_000_000, -1])
     two.value["payload"]["seq"] = 1_000_000
     two.value["payload"]["crc"] = payload_crc(two.value["payload"])
     return [*ops, two]
@@ -375,26 +362,26 @@ def foreign_input(ops: Ops, rng: random.Random) -> Ops | None:
 
 def never_answered(ops: Ops, rng: random.Random) -> Ops | None:
     op = Op("injected", "begin", "info", {"txn": "injected/0"}, rng.choice(ops).start, NEVER)
-    later = _end_of(ops) + 60_000_000_000
+    later = end_of(ops) + 60_000_000_000
     return [*ops, op, Op("injected", "metrics", "info", {"source": "broker", "values": {"rss": 1}}, later, later)]
 
 
 def answered_late(ops: Ops, _: random.Random) -> Ops | None:
-    end = _end_of(ops)
+    end = end_of(ops)
     return [*ops, Op("injected", "begin", "ok", {"txn": "injected/0"}, end, end + 21_000_000_000)]
 
 
 def open_for_ever(ops: Ops, rng: random.Random) -> Ops | None:
-    begins = [op for op in ops if op.f == "begin" and "timeout_ms" in op.value]
-    if not begins:
+    txns = [txn.name for txn in Facts(History(ops)).txns.values() if txn.begin is not None and not txn.prepares]
+    if not txns:
         return None
-    later = _end_of(ops) + 5_000_000_000
-    value = {"txn": rng.choice(begins).value["txn"], "status": "open"}
+    later = end_of(ops) + 5_000_000_000
+    value = {"txn": rng.choice(txns), "status": "open"}
     return [*ops, Op("injected", "status", "ok", value, later, later + 1)]
 
 
 def too_much(ops: Ops, rng: random.Random) -> Ops | None:
-    end = _end_of(ops)
+    end = end_of(ops)
     return [*ops, Op("injected", "metrics", "info", {"source": "broker", "values": {"rss": rng.choice((6, 11))}}, end, end)]
 
 
@@ -414,4 +401,5 @@ FAULTS: dict[str, tuple[Callable[[Ops, random.Random], Ops | None], ...]] = {
     "K13": (information_goes_round,),
     "K14": (no_output, two_outputs, foreign_input),
     "K15": (never_answered, answered_late, open_for_ever, too_much),
+    "K18": fencing.FAULTS,
 }

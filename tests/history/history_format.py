@@ -28,12 +28,15 @@ Names that values use:
   `seq` rises along the sends of one producer to one partition. `crc` is the CRC-32 of the rest.
 * `identity`: optional, `[kind, name, epoch]` with the kind `producer`, `consumer` or `transactional_id`: the operation acts
   as this incarnation of a fenced name. After an `open` of a higher epoch is ok, lower epochs must not succeed (K10).
+  A `begin` with the identity of a transactional id says whose transaction it is: once an `open` of a higher epoch is ok, the
+  transaction has ended, unless it was prepared (K18).
 
 The operations (`FIELDS` says which fields each needs):
 
 | f | meaning |
 |---|---|
-| `open`, `close` | a client, or a fenced incarnation (with `identity`), starts and ends; a killed process has no `close` |
+| `open`, `close` | a client, or a fenced incarnation (with `identity`), starts and ends; a killed process has no `close`. |
+| | `transactional_id`: the name that it takes over; ok adds `identity`, since only the answer says the epoch |
 | `subscribe` | creates a subscription or joins it: `mode` (Exclusive, Failover, Shared, Key_Shared), `initial` |
 | `reader` | a reader opens at `start`: "earliest", "latest" or a position |
 | `send` | a message; ok adds `position` |
@@ -41,6 +44,7 @@ The operations (`FIELDS` says which fields each needs):
 | `seek` | the subscription is moved: what was settled may come again |
 | `begin`, `commit`, `abort` | of `txn`; `begin` should have `timeout_ms`; a `fail` of commit says that it is aborted, |
 | | a `fail` of abort that it is committed |
+| `prepare` | of `txn`: no timeout and no successor ends it from now on; its owner does, or whoever has its token |
 | `status` | ok adds `status`: open, committed, aborted |
 | `final_read` | after the run, a reader (field `reader`) or consumer (field `subscription`) takes everything that is there, |
 | | from the first message (a reader) or until nothing more comes (a consumer). What it gets are `deliver` events with the |
@@ -60,7 +64,8 @@ Events, one line each:
 | `meta` | info | about the run: `seed`, `command`, `checks` (names of the checks that this run must pass, `["K1", ...]`), |
 | | | `bounds` (K15: `{"txn_decided_ms", "unseen_ms", "answer_ms"}`) and `hops` |
 | | | (K14: `[{"from": [topics], "to": [topics]}]`). `clients_end`: true where a lease or a successor may end what a client |
-| | | that is gone or sleeps has left open, before its timeout. At most one in a history |
+| | | that is gone or sleeps has left open, before its timeout. `prepared_end`: true where somebody (a check group) |
+| | | ends prepared transactions by the time at which their timeout would have. At most one in a history |
 
 A writer hands each line to the kernel in one write, so that a SIGKILL loses nothing but the line under way. The reader drops
 a last line without its newline and says so in `History.torn`; every other line that it cannot understand is a
@@ -95,6 +100,7 @@ FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ("begin", "txn", ""),
         ("commit", "txn", ""),
         ("abort", "txn", ""),
+        ("prepare", "txn", ""),
         ("status", "txn", "status"),
         ("final_read", "topic partition", ""),
         ("last_id", "topic partition reader", "position"),

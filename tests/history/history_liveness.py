@@ -87,7 +87,7 @@ def _last_ns(op: Op) -> int:
 def _undecided(facts: Facts) -> Iterator[Found]:
     health = _Health(facts)
     for txn in facts.txns.values():
-        if txn.begin is None or txn.timeout_ms is None:
+        if txn.begin is None or txn.timeout_ms is None or txn.may_be_prepared():
             continue
         due = txn.last_ns + txn.timeout_ms * MS
         for op in txn.statuses:
@@ -104,6 +104,8 @@ def _slow_reads(facts: Facts) -> Iterator[Found]:
     for op in facts.by_kind["final_read"]:
         if op.end == NEVER and op.process in killed:
             continue
+        if op.end != NEVER and op.type != "ok" and health.since(op.start, op.end) != op.start:
+            continue  # a server was gone in between, and the reader begins again
         if op.type != "ok":
             yield "a full read did not finish", (op,)
         elif health.since(op.start, op.end) + bound < op.end:

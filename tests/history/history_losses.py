@@ -156,7 +156,7 @@ def _judge_whole(txn: Txn, reads: list[Read], barriers: dict[Part, Barrier], bad
     if txn.aborted is not None:
         if present:
             what = f"transaction {txn.name} is aborted, and {len(present)} of its messages are there"
-            bad.append((what, (txn.aborted, txn.sends[0], seen[0], *(read.op for read in reads))))
+            bad.append((what, (*txn.shows_abort(), txn.sends[0], seen[0], *(read.op for read in reads))))
         return
     if len(present) == count or (not present and txn.committed is None):
         return

@@ -32,12 +32,18 @@ META = {
 
 
 class ModelTxn:
-    """The coordinator's view of a transaction."""
+    """The coordinator's view of a transaction; `epoch` is that of the fenced name, 0 without it."""
 
-    def __init__(self, name: str, deadline: int) -> None:
+    def __init__(self, name: str, deadline: int, epoch: int) -> None:
         self.name = name
         self.deadline = deadline
+        self.epoch = epoch
         self.state = "open"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is committed or aborted."""
+        return self.state in ("committed", "aborted")
 
 
 class Entry:
@@ -66,6 +72,7 @@ class Model:
         self._seq = 0
         self._steps = steps
         self._workers = workers
+        self._kinds = (self.producer, self.copier, self.copier, self.reader, self.asker, self.zombie, self.zombie)
 
     def run(self) -> History:
         """The history of a run of so many steps, and of what follows it: all decided, copied and read."""
@@ -73,9 +80,7 @@ class Model:
         actors: list[tuple[str, Iterator[None]]] = []
         for number in range(self._steps):
             if len(actors) < self._workers + 2 or not number:
-                actors.append(
-                    self.spawn(self.rng.choice((self.producer, self.copier, self.copier, self.reader, self.asker, self.zombie)))
-                )
+                actors.append(self.spawn(self.rng.choice(self._kinds)))
             at = self.rng.randrange(len(actors))
             name, actor = actors[at]
             if self.rng.random() < 0.004:
@@ -90,7 +95,7 @@ class Model:
         self.event("harness", "heal")
         self.now += (TIMEOUT_MS + 600) * MS
         self.event("harness", "metrics", source="broker", values={"rss": 3})
-        for actor in (self.last_copier("last"), self.last_reads("end")):
+        for actor in (self.token_holder("tokens"), self.last_copier("last"), self.last_reads("end")):
             for _ in actor:
                 pass
         return History(self.ops)
@@ -150,7 +155,7 @@ class Model:
         """What readers may see."""
         found = []
         for entry in self.logs[part]:
-            if entry.txn is not None and entry.txn.state == "open":
+            if entry.txn is not None and not entry.txn.is_decided:
                 break
             if entry.txn is None or entry.txn.state == "committed":
                 found.append(entry)
@@ -174,13 +179,18 @@ class Model:
 
     # -- what actors do --
 
-    def begin(self, who: str) -> Generator[None, None, ModelTxn]:
-        """Begin a transaction and return it."""
+    def begin(self, who: str, epoch: int = 0) -> Generator[None, None, ModelTxn | None]:
+        """Begin a transaction and return it; None for one who has a successor."""
         self._names += 1
         name = f"{who}/{self._names}"
         op = self.invoke(who, "begin", txn=name, timeout_ms=TIMEOUT_MS)
+        if epoch:
+            op.value["identity"] = ["transactional_id", "z", epoch]
         yield
-        txn = self.txns[name] = ModelTxn(name, self.tick() + TIMEOUT_MS * MS)
+        if epoch and epoch != self.epoch:
+            self.complete(op, "fail")
+            return None
+        txn = self.txns[name] = ModelTxn(name, self.tick() + TIMEOUT_MS * MS, epoch)
         yield
         self.complete(op, "ok")
         return txn
@@ -211,7 +221,7 @@ class Model:
             op = self.invoke(who, f, txn=txn.name)
             yield
             lost = self.lost()
-            if not (lost and self.rng.random() < 0.5) and txn.state == "open":
+            if not (lost and self.rng.random() < 0.5) and not txn.is_decided:
                 self.end(txn, wanted)
             state = txn.state
             yield
@@ -220,24 +230,45 @@ class Model:
                 return
             self.complete(op, "info")
 
+    def prepare(self, who: str, txn: ModelTxn) -> Generator[None, None, bool]:
+        """Prepare a transaction; returns whether that is known to be done."""
+        op = self.invoke(who, "prepare", txn=txn.name)
+        yield
+        if txn.state != "open":
+            self.complete(op, "fail")
+            return False
+        txn.state = "prepared"
+        yield
+        lost = self.lost()
+        self.complete(op, "info" if lost else "ok")
+        return not lost
+
     def producer(self, who: str) -> Iterator[None]:
         """Sends to A and C, with and without transactions."""
         for _ in range(4):
             if self.rng.random() < 0.4:
                 yield from self.send(who, self.rng.choice((A, C)), None)
-                continue
-            txn = yield from self.begin(who)
+            else:
+                yield from self.produce(who)
+
+    def produce(self, who: str, epoch: int = 0) -> Iterator[None]:
+        """One transaction of a producer."""
+        txn = yield from self.begin(who, epoch)
+        if txn is not None:
             parts = [self.rng.choice((A, C)) for _ in range(self.rng.randint(1, 4))]
             yield from self.fill(who, txn, parts, [()] * len(parts), self.rng.random() < 0.7)
 
     def fill(self, who: str, txn: ModelTxn, parts: list[Part], inputs: list[Any], commit: bool) -> Iterator[None]:
-        """Send the messages of a transaction and end it; a failed or unknown send means abort."""
+        """Send the messages of a transaction and end it; a failed or unknown send means abort. Some are prepared before."""
         sure = True
         for i, part in enumerate(parts):
             sure = (
                 yield from self.send(who, part, txn, i=i, n=len(parts), parts=sorted(set(parts)), inputs=inputs[i])
             ) and sure
-        yield from self.finish(who, txn, "commit" if sure and commit else "abort")
+        commit = sure and commit
+        if commit and txn.epoch and self.rng.random() < 0.4:
+            commit = yield from self.prepare(who, txn)
+        yield from self.finish(who, txn, "commit" if commit else "abort")
 
     def copier(self, who: str) -> Iterator[None]:
         """Copies messages of A to B in transactions that acknowledge them."""
@@ -253,9 +284,11 @@ class Model:
         yield
         self.complete(op, "ok")
 
-    def copy(self, who: str, most: int, commit: bool) -> Iterator[None]:
+    def copy(self, who: str, most: int, commit: bool, epoch: int = 0) -> Iterator[None]:
         """One transaction of a copier."""
-        txn = yield from self.begin(who)
+        txn = yield from self.begin(who, epoch)
+        if txn is None:
+            return
         taken: list[Entry] = []
         for entry in self.visible(A):
             if entry.holder is None and not entry.settled and entry.pending is None and len(taken) < most:
@@ -346,31 +379,43 @@ class Model:
             txn = self.rng.choice(list(self.txns.values()))
             op = self.invoke(who, "status", txn=txn.name)
             yield
-            state = txn.state
+            state = txn.state if txn.is_decided else "open"
             yield
             self.complete(op, "ok", status=state)
 
     def zombie(self, who: str) -> Iterator[None]:
-        """Takes over a fenced name, and goes on as long as nobody else took it."""
-        op = self.invoke(who, "open")
+        """Takes a fenced name over, and works as long as nobody else took it; in what it has open it goes on even then."""
+        op = self.invoke(who, "open", transactional_id="z")
         yield
         self.epoch += 1
         mine = self.epoch
+        for txn in self.txns.values():
+            if 0 < txn.epoch < mine and txn.state == "open":
+                self.end(txn, "aborted")
         op.value["identity"] = ["transactional_id", "z", mine]
         yield
         self.complete(op, "ok")
+        yield from self.read_all(who, C, f"{who}.first")
+        yield from self.subscribe(who)
         for _ in range(3):
-            yield
-            op = self.invoke(who, "begin", txn=f"{who}/{self.tick()}.{len(self.ops)}", identity=["transactional_id", "z", mine])
-            op.value["timeout_ms"] = TIMEOUT_MS
-            yield
-            accepted = self.epoch == mine
-            if accepted:
-                self.txns[op.value["txn"]] = ModelTxn(op.value["txn"], self.tick() + TIMEOUT_MS * MS)
-            yield
-            self.complete(op, "ok" if accepted else "fail")
+            if self.rng.random() < 0.5:
+                yield from self.produce(who, mine)
+            else:
+                yield from self.copy(who, self.rng.randint(1, 3), True, mine)
+        self.forget(who)
 
     # -- the end of a run --
+
+    def token_holder(self, who: str) -> Iterator[None]:
+        """Ends what is prepared, or learns how it has ended: its client may be gone, or may not know."""
+        for name in dict.fromkeys(op.value["txn"] for op in self.ops if op.f == "prepare"):
+            txn, f = self.txns[name], self.rng.choice(("commit", "abort"))
+            wanted = "committed" if f == "commit" else "aborted"
+            op = self.invoke(who, f, txn=name)
+            yield
+            if not txn.is_decided:
+                self.end(txn, wanted)
+            self.complete(op, "ok" if txn.state == wanted else "fail")
 
     def last_copier(self, who: str) -> Iterator[None]:
         """Copies what is left."""

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 def k1_aborted_read(facts: Facts) -> Verdict:
     """No message of an aborted transaction is delivered."""
-    bad = []
+    bad: list[tuple[Op, *tuple[Op | None, ...]]] = []
     for op in facts.deliveries:
         txn = facts.txns.get(op.value["payload"]["txn"])
         if txn is not None and txn.aborted is not None:
-            bad.append((op, txn.aborted))
+            bad.append((op, *txn.shows_abort()))
     if bad:
-        name = bad[0][0].value["payload"]["txn"]
-        return invalid("K1", f"a message of transaction {name} was delivered, and the transaction is aborted", bad[0], len(bad))
+        delivery, *_ = bad[0]
+        what = f"a message of transaction {delivery.value['payload']['txn']} was delivered, and the transaction is aborted"
+        return invalid("K1", what, bad[0], len(bad))
     if not facts.deliveries:
         return unknown("K1", "nothing was delivered")
     if not any(txn.aborted is not None and txn.sends for txn in facts.txns.values()):

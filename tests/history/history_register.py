@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from history_facts import Facts, Txn
+from history_facts import Facts
 from history_verdict import Verdict, invalid, unknown, valid
 
 if TYPE_CHECKING:
@@ -67,31 +67,27 @@ def k12_register(facts: Facts) -> Verdict:
         if not ops:
             continue
         judged += 1
-        fits = linearizable(ops, _timeout_ns(txn))
+        if txn.fenced is not None:
+            ops.append(txn.fenced)
+        fits = linearizable(ops, txn.others_end_ns())
         if fits is None:
             return unknown("K12", f"the search over {len(ops)} operations of transaction {txn.name} used up its budget")
         if not fits:
             bad.append(tuple(ops))
     if bad:
         name = bad[0][0].value["txn"]
-        begin = facts.txns[name].begin if facts.txns[name].timeout_ms is not None else None
-        return invalid("K12", f"the answers about transaction {name} fit no order", (begin, *bad[0]), len(bad))
+        return invalid("K12", f"the answers about transaction {name} fit no order", (facts.txns[name].begin, *bad[0]), len(bad))
     if not judged:
         return unknown("K12", "no transaction was ended or asked about")
     return valid("K12", f"{judged} transactions")
 
 
-def _timeout_ns(txn: Txn) -> int:
-    """The first moment at which the coordinator may abort on its own; 0 when the history does not say."""
-    return 0 if txn.begin is None or txn.timeout_ms is None else txn.begin.start + txn.timeout_ms * 1_000_000
-
-
-def linearizable(ops: list[Op], timeout_ns: int, budget: int = SEARCH_BUDGET) -> bool | None:
+def linearizable(ops: list[Op], others_end_ns: int, budget: int = SEARCH_BUDGET) -> bool | None:
     """Whether an order of the operations exists that respects time and a register (Wing and Gong's search).
 
     Each operation that was answered takes its effect between its invocation and its answer; one of unknown outcome does so at
-    any time after its invocation, or never. The coordinator may abort at any time from `timeout_ns` on. Returns None when the
-    search needs more than `budget` steps.
+    any time after its invocation, or never. The coordinator may abort at any time from `others_end_ns` on, and has done so when
+    an `open` of a successor is answered. Returns None when the search needs more than `budget` steps.
     """
     must = [op for op in ops if op.type in ("ok", "fail")]
     may = [op for op in ops if op.type == "info" and op.f != "status"]
@@ -118,7 +114,7 @@ def linearizable(ops: list[Op], timeout_ns: int, budget: int = SEARCH_BUDGET) ->
             if "commit" in begun:
                 nexts.append((left, COMMITTED))
             # A client answers the commit of a transaction in which something failed by aborting it.
-            if begun or timeout_ns <= limit:
+            if begun or others_end_ns <= limit:
                 nexts.append((left, ABORTED))
         for node in nexts:
             if node not in seen:
@@ -129,6 +125,8 @@ def linearizable(ops: list[Op], timeout_ns: int, budget: int = SEARCH_BUDGET) ->
 
 def _effect(op: Op, state: str) -> str | None:
     """The state after an operation with the answer that it got; None when the state does not allow that answer."""
+    if op.f == "open":
+        return ABORTED if state == OPEN else state
     if op.f == "status":
         return state if op.value["status"] == state else None
     wanted, other = (COMMITTED, ABORTED) if op.f == "commit" else (ABORTED, COMMITTED)

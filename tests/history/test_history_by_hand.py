@@ -73,6 +73,16 @@ def opened(start, end, epoch, kind="ok"):
     return at(start, end, "open", kind, identity=["producer", "z", epoch])
 
 
+def begin_of(epoch, start, txn="x", timeout_ms=TIMEOUT):
+    """A transaction of an incarnation of the transactional id "i"."""
+    return at(start, start + 1, "begin", txn=txn, timeout_ms=timeout_ms, identity=["transactional_id", "i", epoch])
+
+
+def took_over(start, end, epoch, process="next"):
+    answer = {} if end is None else {"identity": ["transactional_id", "i", epoch]}
+    return at(start, end, "open", "info" if end is None else "ok", process, transactional_id="i", **answer)
+
+
 def fenced_send(start, end, seq, epoch, kind="ok"):
     found = send(start, end, seq, place=seq, kind=kind)
     found.value["identity"] = ["producer", "z", epoch]
@@ -87,6 +97,8 @@ SENT = [begin(0, "x"), send(2, 3, 1, "x", 5)]
 ABORTED = [*SENT, at(4, 5, "abort", txn="x")]
 COMMITTED = [*SENT, at(4, 5, "commit", txn="x")]
 TWO = [begin(0, "x"), send(2, 3, 1, "x", 5, n=2), send(3, 4, 2, "x", 6, i=1, n=2)]
+OLDER = [begin_of(1, 0), send(2, 3, 1, "x", 5)]
+PREPARED = [*OLDER, at(4, 5, "prepare", txn="x")]
 BOTH_ACK = [begin(0, "x"), begin(0, "y"), ack(2, 3, 7, "x")]
 
 CASES = {
@@ -473,8 +485,199 @@ CASES = {
         begin(0, "x", 5),
         at(15, 18, "status", txn="x", status="open"),
     ],
+    ("K15", "prepared, and open after its timeout", VALID): [
+        meta(bounds={"txn_decided_ms": 10}),
+        begin(0, "x", 5),
+        at(2, 3, "prepare", txn="x"),
+        at(17, 18, "status", txn="x", status="open"),
+    ],
     ("K15", "no samples", UNKNOWN): [meta(bounds={"metrics": {"rss": {"max": 1}}}), begin(0, "x")],
     ("K15", "no bounds", UNKNOWN): [begin(0, "x")],
+    # K18: take-overs of a transactional id
+    ("K18", "nobody has a successor", UNKNOWN): [*OLDER, took_over(-5, -4, 1), at(8, 9, "commit", txn="x")],
+    ("K18", "the predecessor is gone", VALID): [*OLDER, took_over(6, 7, 2), full_read(8, 9)],
+    ("K18", "what the zombie asks for later is refused, or nobody knows", VALID): [
+        *OLDER,
+        took_over(6, 7, 2),
+        send(8, 9, 2, "x", kind="fail"),
+        ack(8, 9, 7, "x", "info"),
+        at(10, 11, "prepare", "info", txn="x"),
+        at(12, 13, "commit", "fail", txn="x"),
+        at(14, 15, "status", txn="x", status="aborted"),
+    ],
+    ("K18", "a zombie's send is stored", INVALID): [*OLDER, took_over(6, 7, 2), send(8, 9, 2, "x", 6)],
+    ("K18", "a send that was under way is answered later", VALID): [*OLDER, took_over(6, 7, 2), send(6, 9, 2, "x", 6)],
+    ("K18", "a send at the stamp of the answer", VALID): [*OLDER, took_over(6, 7, 2), send(7, 9, 2, "x", 6)],
+    ("K18", "a zombie's acknowledgement is taken", INVALID): [*OLDER, took_over(6, 7, 2), ack(8, 9, 7, "x")],
+    ("K18", "a zombie commits", INVALID): [*OLDER, took_over(6, 7, 2), at(8, 9, "commit", txn="x")],
+    ("K18", "a zombie commits again, and the first time may have counted", VALID): [
+        *OLDER,
+        at(4, None, "commit", "info", txn="x"),
+        took_over(6, 7, 2),
+        at(8, 9, "commit", txn="x"),
+    ],
+    ("K18", "a zombie prepares", INVALID): [*OLDER, took_over(6, 7, 2), at(8, 9, "prepare", txn="x")],
+    ("K18", "a zombie aborts what was aborted", VALID): [*OLDER, took_over(6, 7, 2), at(8, 9, "abort", txn="x")],
+    ("K18", "it is open after the take-over", INVALID): [
+        *OLDER,
+        took_over(6, 7, 2),
+        at(8, 9, "status", txn="x", status="open"),
+    ],
+    ("K18", "it is open while the take-over is under way", VALID): [
+        *OLDER,
+        took_over(4, 9, 2),
+        at(5, 6, "status", txn="x", status="open"),
+    ],
+    ("K18", "the take-over was not answered", UNKNOWN): [*OLDER, took_over(6, None, 2), at(8, 9, "commit", txn="x")],
+    ("K18", "an older epoch is opened late", UNKNOWN): [begin_of(2, 0), took_over(6, 7, 1), at(8, 9, "commit", txn="x")],
+    ("K18", "the same epoch goes on", UNKNOWN): [begin_of(2, 8), took_over(6, 7, 2), at(10, 11, "commit", txn="x")],
+    ("K18", "another id is taken over", UNKNOWN): [
+        *OLDER,
+        at(6, 7, "open", transactional_id="j", identity=["transactional_id", "j", 2]),
+        at(8, 9, "commit", txn="x"),
+    ],
+    ("K18", "the commit was asked for before, and is answered later", VALID): [
+        *OLDER,
+        at(6, 9, "commit", txn="x"),
+        took_over(7, 8, 2),
+        full_read(10, 12),
+        got(11, 1, 5, "x"),
+    ],
+    ("K18", "the commit was asked for during the take-over, and counts", VALID): [
+        *OLDER,
+        took_over(4, 9, 2),
+        at(6, None, "commit", "info", txn="x"),
+        got(10, 1, 5, "x"),
+    ],
+    ("K18", "the commit was asked for later, and counts", INVALID): [
+        *OLDER,
+        took_over(6, 7, 2),
+        at(8, None, "commit", "info", txn="x"),
+        got(10, 1, 5, "x"),
+    ],
+    ("K18", "somebody says that it is committed, and nobody had asked for that", INVALID): [
+        *OLDER,
+        took_over(6, 7, 2),
+        at(8, 9, "abort", "fail", txn="x"),
+    ],
+    ("K18", "it is shown only after a while", INVALID): [
+        *OLDER,
+        at(4, None, "commit", "info", txn="x"),
+        took_over(6, 7, 2),
+        full_read(8, 9, "early"),
+        full_read(10, 12),
+        got(11, 1, 5, "x"),
+    ],
+    ("K18", "a read during the take-over lacks it", VALID): [
+        *OLDER,
+        at(4, None, "commit", "info", txn="x"),
+        took_over(6, 9, 2),
+        full_read(7, 8, "early"),
+        full_read(10, 12),
+        got(11, 1, 5, "x"),
+    ],
+    ("K18", "another open transaction hides it for a while", VALID): [
+        begin(0, "o"),
+        send(0, 1, 9, "o", 4),
+        *OLDER,
+        at(4, None, "commit", "info", txn="x"),
+        took_over(6, 7, 2),
+        full_read(8, 9, "early"),
+        at(9, 10, "abort", txn="o"),
+        full_read(10, 12),
+        got(11, 1, 5, "x"),
+    ],
+    ("K18", "it is shown, and then no more", INVALID): [
+        *OLDER,
+        at(4, None, "commit", "info", txn="x"),
+        took_over(6, 7, 2),
+        full_read(8, 10),
+        got(9, 1, 5, "x"),
+        full_read(11, 12, "late"),
+    ],
+    ("K18", "what was prepared is committed later by its token", UNKNOWN): [
+        *PREPARED,
+        took_over(6, 7, 2),
+        full_read(8, 9, "early"),
+        at(10, 11, "commit", txn="x"),
+        full_read(12, 14),
+        got(13, 1, 5, "x"),
+    ],
+    ("K18", "what may have been prepared is spared too", UNKNOWN): [
+        *OLDER,
+        at(4, None, "prepare", "info", txn="x"),
+        took_over(6, 7, 2),
+        at(10, 11, "commit", txn="x"),
+    ],
+    ("K18", "what was not prepared is not spared", INVALID): [
+        *OLDER,
+        at(4, 5, "prepare", "fail", txn="x"),
+        took_over(6, 7, 2),
+        at(10, 11, "commit", txn="x"),
+    ],
+    # ... and what the others make of them
+    ("K1", "aborted by a successor", INVALID): [*OLDER, took_over(6, 7, 2), got(8, 1, 5, "x")],
+    ("K3", "what a predecessor had open hides nothing", INVALID): [
+        *OLDER,
+        send(4, 5, 2, place=6),
+        took_over(6, 7, 2),
+        full_read(8, 9),
+    ],
+    ("K3", "what a predecessor has prepared hides what follows", UNKNOWN): [
+        begin_of(1, 0, timeout_ms=1),
+        *PREPARED[1:],
+        send(4, 5, 2, place=6),
+        took_over(6, 7, 2),
+        full_read(9000, 9001),
+    ],
+    ("K3", "its check group has ended it since", INVALID): [
+        meta(prepared_end=True),
+        begin_of(1, 0, timeout_ms=1),
+        *PREPARED[1:],
+        send(4, 5, 2, place=6),
+        took_over(6, 7, 2),
+        full_read(9000, 9001),
+    ],
+    ("K8", "what a predecessor held does not come back", INVALID): [
+        begin_of(1, 0),
+        ack(2, 3, 7, "x"),
+        took_over(6, 7, 2),
+        drained(8, 9),
+    ],
+    ("K9", "a successor ends what its predecessor held", VALID): [
+        begin_of(1, 0),
+        begin(0, "y"),
+        ack(2, 3, 7, "x"),
+        took_over(4, 5, 2),
+        ack(6, 7, 7, "y"),
+    ],
+    ("K9", "a successor that was not answered may have ended it", VALID): [
+        begin_of(1, 0),
+        begin(0, "y"),
+        ack(2, 3, 7, "x"),
+        took_over(4, None, 2),
+        ack(6, 7, 7, "y"),
+    ],
+    ("K9", "its successor came later", INVALID): [
+        begin_of(1, 0),
+        begin(0, "y"),
+        ack(2, 3, 7, "x"),
+        ack(6, 7, 7, "y"),
+        took_over(8, 9, 2),
+    ],
+    ("K11", "half of what a predecessor had open is there", INVALID): [
+        begin_of(1, 0),
+        *TWO[1:],
+        took_over(6, 7, 2),
+        full_read(8, 10),
+        got(9, 1, 5, "x", n=2),
+    ],
+    ("K12", "aborted by a successor before the timeout", VALID): [
+        *OLDER,
+        took_over(4, 7, 2),
+        at(5, 6, "status", txn="x", status="aborted"),
+    ],
+    ("K12", "open after a take-over", INVALID): [*OLDER, took_over(4, 7, 2), at(8, 9, "status", txn="x", status="open")],
 }
 
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 from check_history import CHECKS, OF_PRESENCE, judge
+from history_changes import copied
 from history_facts import Facts
-from history_faults import FAULTS, copied
+from history_faults import FAULTS
 from history_model import Model
 from history_reader import History
 from history_verdict import INVALID, UNKNOWN
