@@ -54,6 +54,7 @@ ELSEWHERE = $(if $(filter tests tests/,$(TESTS)),--ignore=tests/mutants)
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
 	@$(PY) tests/support/postgres.py
+	@$(PY) tests/support/class_archives.py
 	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 mutants: $(READY) ## the code is broken on purpose, patch after patch: a test must notice each

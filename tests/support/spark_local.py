@@ -20,13 +20,15 @@ def prepare_environment() -> None:
     except JavaNotFoundError as error:
         lacking("spark", str(error))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LAUNCHER_OPTS"] = _QUICK_JAVA  # of the Java that puts the command of the driver's Java together
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+# Its Java lives for seconds: what the optimising compiler would take is never earned back.
+_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHORT_LIVED: Final = {
     "spark.ui.enabled": "false",
-    # This Java lives for seconds: what its optimising compiler would take is never earned back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
 }
 

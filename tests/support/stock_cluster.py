@@ -29,8 +29,8 @@ import cluster_confs
 from cluster_confs import HOST
 from cluster_process import ClusterProcess
 from cluster_secrets import ClusterSecrets
-from stock_install import install
-from stock_pulsar import LOG_CONF, StartError, with_keys
+from stock_install import archive_option, install
+from stock_pulsar import LOG_CONF, StartError, no_conf, with_keys
 
 VERSION: Final = "4.0.8"
 SESSION_MS: Final = 4000
@@ -235,10 +235,11 @@ class StockCluster:
         return ClusterProcess(name, command, environment, self.folder / f"{name}.log", self._home)
 
     def _environment(self, memory: str) -> dict[str, str]:
-        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+PerfDisableSharedMem"
+        log_conf = f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}"
+        java = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+PerfDisableSharedMem {archive_option(VERSION)} {log_conf}"
         return os.environ | {
             "PULSAR_LOG_DIR": str(self.folder / "logs"),
-            "PULSAR_LOG_CONF": str(self.folder / "log4j2.xml"),
+            "PULSAR_LOG_CONF": no_conf(),
             "PULSAR_MEM": memory,
             "BOOKIE_MEM": memory,
             "PULSAR_GC": java,

@@ -53,6 +53,17 @@ def cache_dir() -> Path:
     return Path(os.environ.get("PULSAR_TXN_CACHE") or _CHECKOUT / ".cache" / "stock-pulsar")
 
 
+def class_archive(version: str) -> Path:
+    """Where the archive is of the classes that a server of `version` loads. `class_archives` makes it; it may be missing."""
+    return cache_dir().resolve() / f"apache-pulsar-{version}.jsa"
+
+
+def archive_option(version: str) -> str:
+    """The option with which a server's Java takes its classes from `class_archive(version)`; empty while that is missing."""
+    archive = class_archive(version)
+    return f"-XX:SharedArchiveFile={archive}" if archive.exists() else ""
+
+
 def missing_tools() -> str | None:
     """A sentence naming what this machine lacks to fetch and run a stock Pulsar, or None."""
     missing = [name for name, here in (("Java 17 or newer", _java_version() >= 17), ("Maven", shutil.which("mvn"))) if not here]
@@ -60,10 +71,15 @@ def missing_tools() -> str | None:
 
 
 def _java_version() -> int:
+    return version_in(java_says())
+
+
+def java_says() -> str:
+    """What `java -version` says, of JAVA_HOME or of the PATH; empty without a Java."""
     java = shutil.which("java", path=os.environ["JAVA_HOME"] + "/bin" if os.environ.get("JAVA_HOME") else None)
     if java is None:
-        return 0
-    return version_in(subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr)
+        return ""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
 
 
 def install(version: str) -> Path:

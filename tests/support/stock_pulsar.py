@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from stock_install import install
+from stock_install import archive_option, cache_dir, install
 
 DEFAULT_MEMORY: Final = "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"
 QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -63,12 +63,13 @@ class StockPulsar:
         memory: str = DEFAULT_MEMORY,
         gc: str = QUICK_START,
         token: str | None = None,
+        archive: str | None = None,
     ) -> None:
         """Nothing is started or written yet.
 
         `data_dir`: kept when given, else a temporary folder that `stop` removes. `conf`: further keys of
         standalone.conf. `port` and `http_port`: free ones are taken when not given. `token`: of an operator, for a server
-        that asks who comes.
+        that asks who comes. `archive`: Java's option for the archive of classes, see `class_archives`.
         """
         self.version = version
         self.port = port or free_port()
@@ -80,6 +81,7 @@ class StockPulsar:
         self._memory = memory
         self._gc = gc
         self._token = token
+        self._archive = archive_option(version) if archive is None else archive
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -181,9 +183,9 @@ class StockPulsar:
         return os.environ | {
             "PULSAR_STANDALONE_CONF": str(folder / "standalone.conf"),
             "PULSAR_LOG_DIR": str(folder / "logs"),
-            "PULSAR_LOG_CONF": str(folder / "log4j2.xml"),
+            "PULSAR_LOG_CONF": no_conf(),
             "PULSAR_MEM": self._memory,
-            "PULSAR_GC": self._gc,
+            "PULSAR_GC": f"{self._gc} {self._archive} -Dlog4j.configurationFile={folder / 'log4j2.xml'}",
             "PULSAR_GC_LOG": f"-Xlog:gc:file={folder / 'logs' / 'gc.log'}",
         }
 
@@ -196,6 +198,16 @@ class StockPulsar:
             if time.monotonic() > until:
                 raise StartError(f"Pulsar {self.version} was not ready after {timeout:.0f} s:\n{self.log_tail()}")
             time.sleep(0.2)
+
+
+def no_conf() -> str:
+    """A PULSAR_LOG_CONF in a folder with no files.
+
+    Pulsar puts that folder first on the path of classes. Java shares no classes over a path that begins with files.
+    """
+    folder = cache_dir().resolve() / "no-conf"
+    folder.mkdir(exist_ok=True)
+    return str(folder / "none")
 
 
 def _settings(server: StockPulsar, journal_sync_data: bool) -> dict[str, str]:
