@@ -13,12 +13,14 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.apache.pulsar.client.api.transaction.Transaction;
 
 /**
- * Unchanged Java programs, for the tests of the front: `stories URL TOPIC` prints what it saw, a line with "> " each; `relay URL IN OUT` moves
- * every message of IN to OUT, each in a transaction, until nothing more comes, whatever happens to the coordinator. PROBE_TOKEN and
- * PROBE_TRUST let it in where clients have to say who they are.
+ * Unchanged Java programs, for tests: `stories URL TOPIC` prints what it saw, a line with "> " each; `relay URL IN OUT` moves
+ * every message of IN to OUT, each in a transaction, until nothing more comes, whatever happens to the coordinator;
+ * `resend URL TOPIC COUNT BATCHED TRANSACTIONS` sends the numbers from 0 to COUNT with many of them in flight, while somebody cuts its
+ * connections, and prints which ones it committed. PROBE_TOKEN and PROBE_TRUST let it in where clients have to say who they are.
  */
 public class FrontProbe {
     static Consumer<byte[]> consumer(PulsarClient client, String topic, String name, SubscriptionType type) throws Exception {
@@ -146,9 +148,53 @@ public class FrontProbe {
         }
     }
 
+    /**
+     * Ten numbers for each of four transactions, and ten more: a batch has messages of one transaction only. The first message of each is
+     * awaited, because Java does not keep the order of what waits for the registration of a topic. Each third transaction is aborted.
+     */
+    static void resend(String url, String topic, int count, boolean batched, boolean transactions) throws Exception {
+        try (PulsarClient client = client(url, 30)) {
+            Producer<byte[]> output = client.newProducer().topic(topic).sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(true)
+                    .maxPendingMessages(100).enableBatching(batched).batchingMaxMessages(10).create();
+            List<CompletableFuture<?>> all = new ArrayList<>();
+            List<String> committed = new ArrayList<>();
+            for (int first = 0, made = 0; first < count; first += 80) {
+                List<Transaction> open = new ArrayList<>();
+                List<List<CompletableFuture<?>>> sends = new ArrayList<>();
+                for (int which = 0; which < 4; which++) {
+                    open.add(transactions ? begin(client, 120) : null);
+                    sends.add(new ArrayList<>());
+                }
+                for (int number = first; number < Math.min(first + 80, count); number++) {
+                    int which = number / 10 % 4;
+                    byte[] value = String.valueOf(number).getBytes();
+                    TypedMessageBuilder<byte[]> message = transactions ? output.newMessage(open.get(which)) : output.newMessage();
+                    CompletableFuture<MessageId> sent = message.value(value).sendAsync();
+                    if (sends.get(which).isEmpty()) {
+                        sent.get(60, TimeUnit.SECONDS);
+                    }
+                    sends.get(which).add(sent);
+                    if ((made + which) % 3 != 0) {
+                        committed.add(String.valueOf(number));
+                    }
+                }
+                for (int which = 0; which < 4; which++, made++) {
+                    Transaction txn = open.get(which);
+                    boolean abort = made % 3 == 0;
+                    CompletableFuture<Void> sent = CompletableFuture.allOf(sends.get(which).toArray(new CompletableFuture[0]));
+                    all.add(transactions ? sent.thenCompose(done -> abort ? txn.abort() : txn.commit()) : sent);
+                }
+            }
+            CompletableFuture.allOf(all.toArray(new CompletableFuture[0])).get(60, TimeUnit.SECONDS);
+            System.out.println("> committed " + String.join(",", committed));
+        }
+    }
+
     public static void main(String[] args) throws Exception {
         if (args[0].equals("stories")) {
             stories(args[1], args[2]);
+        } else if (args[0].equals("resend")) {
+            resend(args[1], args[2], Integer.parseInt(args[3]), Boolean.parseBoolean(args[4]), Boolean.parseBoolean(args[5]));
         } else {
             relay(args[1], args[2], args[3]);
         }
