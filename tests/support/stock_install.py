@@ -54,8 +54,8 @@ def cache_dir() -> Path:
 
 
 def class_archive(version: str) -> Path:
-    """Where the archive is of the classes that a server of `version` loads. `class_archives` makes it; it may be missing."""
-    return cache_dir().resolve() / f"apache-pulsar-{version}.jsa"
+    """Where the archive is of the classes that a server of `version` loads; `class_archives` makes it, or it is missing."""
+    return cache_dir().resolve() / f"classes-{version}.jsa"
 
 
 def archive_option(version: str) -> str:
