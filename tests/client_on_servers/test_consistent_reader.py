@@ -269,6 +269,26 @@ async def test_a_transaction_that_is_too_large_is_refused_and_a_larger_limit_tak
         assert len(await reader.next_cut(SOON)) == 30
 
 
+async def test_what_arrives_beside_an_open_transaction_is_bounded_and_a_reader_at_the_position_goes_on(
+    client: AsyncClient, topics: list[str]
+) -> None:
+    a, b, _ = await producers_of(client, topics)
+    await send_in_one(client, (a, b"before"), (b, b"before"))
+    async with await client.consistent_reader(topics[:2], max_ahead=5) as reader:
+        assert await take(reader, 2) == [b"before", b"before"]
+        position = reader.position
+        stays_open = await client.begin_transaction()
+        await b.send(b"open", txn=stays_open)
+        for number in range(6):
+            await send_in_one(client, (a, b"%d" % number))
+        with pytest.raises(CutTooLarge, match="max_ahead=5"):
+            await reader.next_cut(SOON)
+    async with await client.consistent_reader(topics[:2], position) as reader:
+        assert await is_silent(reader)
+        await stays_open.commit()
+        assert await take(reader, 7) == [b"0", b"1", b"2", b"3", b"4", b"5", b"open"]
+
+
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 @pytest.mark.parametrize(
     ("given", "says"),
