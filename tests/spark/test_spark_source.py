@@ -28,7 +28,7 @@ from pulsar_txn.pipeline.spark.source import reader as reader_module
 from pulsar_txn.pipeline.spark.source import tasks
 from pulsar_txn.pipeline.spark.source.heads import Heads
 from pulsar_txn.pipeline.spark.source.layout import SCHEMA
-from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, from_offset
 from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
 from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader
@@ -757,6 +757,23 @@ def test_a_restart_of_the_broker_ends_no_query(topic: str) -> None:
         with pytest.raises((ConnectionLost, TimeoutError)) as caught:
             impatient.initialOffset()
         assert "failAfterMs" in str(caught.value.__notes__)
+        background().run(world.client.close())
+
+
+def test_heads_that_cannot_sit_down_at_a_dead_broker_hold_no_micro_batch_up(topic: str) -> None:
+    """They try for the client's operation timeout, half a minute; Spark asks for the next offset meanwhile."""
+    with OurBroker() as broker:
+        world = World(broker.service_url, topic)
+        world.send(20)
+        reader = world.stream()
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        broker.kill()
+        heads = reader._open().heads
+        moving = heads._moving
+        assert moving is not None
+        assert not background().run(heads.is_quiet(from_offset(end), 0.2))
+        assert not moving.done()
+        assert reader.latestOffset(end, ALL) == end
         background().run(world.client.close())
 
 

@@ -121,7 +121,15 @@ class Heads:
         await self._moved()
 
     async def is_quiet(self, ends: Places, seconds: float) -> bool:
-        """Whether all heads sit at `ends` and nothing has come after them, also not within so many seconds."""
+        """Whether all heads sit at `ends` and nothing has come after them, also not within so many seconds.
+
+        Heads that have not sat down after some seconds, because a broker is away, are not quiet.
+        """
+        if (moving := self._moving) is not None:
+            self._hurry.set()
+            await asyncio.wait([moving], timeout=_SETTLE_SECONDS)
+            if not moving.done():
+                return False
         await self._moved()
         heads = [self._heads.get(topic) for topic in ends]
         if any(head is None or head.seat != ends[topic] for topic, head in zip(ends, heads, strict=True)):
