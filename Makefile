@@ -94,8 +94,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 # The black-box chain of tests/chain, seed after seed; a seed that fails is printed with the command to run it again.
 MINUTES ?= 30
 soak: $(READY) ## the largest sizes, crashes under Spark's sinks and of stock brokers, then the black-box chain for MINUTES=30; ARGS: see tests/chain/run_chain.py
-	PULSAR_TXN_SOAK=1 $(PY) -m pytest tests/spark tests/tc tests/tc_service tests/broker tests/rm_producer tests/outbox \
-		tests/client_on_servers -m soak
+	PULSAR_TXN_SOAK=1 $(PY) -m pytest tests --ignore=tests/mutants -m soak
 	$(PY) tests/chain/run_chain.py --minutes $(MINUTES) --seconds 60 $(ARGS)
 
 bench: $(READY) ## our broker beside stock Pulsar, in turns

@@ -12,12 +12,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import pieces
 import pytest
 import reruns
 import targets
@@ -27,23 +28,6 @@ from pulsar_txn.client import AsyncClient
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
-# Longest first: the pieces of work (see `schedule`) of more than about 20 s, by what they took on two cores in CI.
-_LONG = (
-    "tests/spark/test_spark_",
-    "tests/tc_service/test_real_cluster_",
-    "tests/tc_service/test_beside_stock.py",
-    "tests/tc_service/test_topic_ledger_faults.py",
-    "tests/client_on_servers/test_consistent_reader_kills.py",
-    "tests/conformance/test_own_servers.py",
-    "tests/chain",
-    "tests/spark",
-    "tests/mutants",
-    "tests/faults",
-    "tests/house/test_distribution.py",
-    "tests/broker/test_hostile_clients.py",
-    "tests/client/test_hostile_fuzz.py",
-    "tests/client/test_compat_programs.py",
-)
 
 # For CI, where a busy machine may hold a process up in the middle of an example: `--hypothesis-profile=unhurried`.
 hypothesis.settings.register_profile("unhurried", deadline=None, derandomize=False, print_blob=True)
@@ -82,6 +66,17 @@ def topic() -> str:
     return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
 
 
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session of a run; all tests that take it run in one worker (see `schedule`)."""
+    import spark_local  # here, because only these tests need Java
+
+    spark_local.prepare_environment()
+    session = spark_local.session()
+    yield session
+    session.stop()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("servers")
     config.stash[_SESSION_DIR] = Path(given) if given else _new_session_dir()
@@ -98,7 +93,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("soak") is not None]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
-    items.sort(key=lambda item: next((rank for rank, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG)))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, long in enumerate(pieces.LONG) if item.nodeid.startswith(long)), len(pieces.LONG))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +15,6 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 import settle_spark
-import spark_local
 import truth
 from data import read_flights
 from settle import NO_ARRIVAL, NO_FLIGHT
@@ -26,14 +24,6 @@ PUBLISHED = datetime(2013, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 AMOUNTS = ["carrier", "route", "fare_cents", "penalty_cents", "refund_cents", "net_cents"]
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    spark_local.prepare_environment()
-    spark = spark_local.session()
-    yield spark
-    spark.stop()
 
 
 def outputs(spark: Any, values: list[bytes]) -> dict[str, list[Any]]:

@@ -12,6 +12,13 @@ from pulsar_txn.ledger.journal import check, checkpoint
 from pulsar_txn.ledger.protocols import LogDamaged
 
 
+def seeds(count, sample):
+    """The first `sample` of them, and the others in `make soak`."""
+    return pytest.mark.parametrize(
+        "seed", [*range(sample), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(sample, count))]
+    )
+
+
 class Crashes:
     """Collects what each operation of a run might leave behind, to be recovered between two calls."""
 
@@ -76,7 +83,7 @@ class Crashes:
         again.abandon()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5, sample=2)
 async def test_power_loss_at_any_operation_leaves_a_prefix_with_everything_acknowledged(seed):
     files = SimulatedFiles()
     store = simulated_store(files)
@@ -94,7 +101,7 @@ async def test_power_loss_at_any_operation_leaves_a_prefix_with_everything_ackno
     await store.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6, sample=1)
 async def test_power_loss_at_any_operation_of_checkpoints_in_many_slices_leaves_a_prefix(seed, monkeypatch):
     monkeypatch.setattr(checkpoint, "PAUSE_SECONDS", 0)
     slices = []

@@ -1,4 +1,4 @@
-"""The one Spark session of the tests, and what they share."""
+"""What the tests of Spark share; their session is in `tests/conftest.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import spark_local
 from spark_totals import CRASH_FOLDER
 
 sys.path.insert(0, CRASH_FOLDER)  # `spark_crash` is a program of the demo
@@ -26,11 +24,3 @@ def clients_end_with_their_module() -> Iterator[None]:
 
     here = background()
     here.run(here.close_clients())
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    spark_local.prepare_environment()
-    session = spark_local.session()
-    yield session
-    session.stop()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from pieces import REAL_CLUSTER, SPARK_SESSION
 from xdist.scheduler import LoadFileScheduling
-
-_SPARK: Final = ("tests/spark/test_spark_", "tests/spark/test_sync_")
-_REAL_CLUSTER: Final = "tests/tc_service/test_real_cluster_"
 
 
 class ByFileAndServer(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types for its schedulers
@@ -17,8 +13,8 @@ class ByFileAndServer(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_SPARK):
-            return _SPARK[0]
-        if nodeid.startswith(_REAL_CLUSTER):
-            return _REAL_CLUSTER
+        if nodeid.startswith(SPARK_SESSION):
+            return SPARK_SESSION[0]
+        if nodeid.startswith(REAL_CLUSTER):
+            return REAL_CLUSTER
         return str(super()._split_scope(nodeid))

@@ -62,6 +62,12 @@ def stock_names() -> list[str]:
     return [f"stock-{version}" for version in (chosen.split(",") if chosen else stock_install.VERSIONS)]
 
 
+def sampled_stock_names() -> list[tuple[str, list[pytest.MarkDecorator]]]:
+    """`stock_names`, each with the marks of a test of which one version is enough of a sample: `make soak` runs it on all."""
+    names = stock_names()
+    return [(name, [] if name == names[-1] else [pytest.mark.soak]) for name in names]
+
+
 def label_of(fixture: object) -> str | None:
     """The label of the server that a fixture's value is or belongs to; None for all other values."""
     match fixture:

@@ -156,7 +156,7 @@ def walks(count: int, **more: Any) -> Iterator[tuple[int, list[str]]]:
             yield seed, faults
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=[pytest.mark.slow, pytest.mark.soak])])
 def test_no_walk_beside_stock_participants_hides_shows_or_holds_back_what_it_should_not(count: int) -> None:
     assert next(walks(count), None) is None
 

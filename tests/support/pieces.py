@@ -1,0 +1,41 @@
+"""Pieces of work: the tests that share something expensive, and those that take long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SPARK_SESSION: Final = (
+    "tests/spark/test_spark_grouped.py",
+    "tests/spark/test_spark_pipeline.py",
+    "tests/spark/test_spark_sink.py",
+    "tests/spark/test_spark_source_queries.py",
+    "tests/spark/test_spark_typed_queries.py",
+    "tests/spark/test_sync_client_in_executors.py",
+    "tests/spark/test_write_batch.py",
+    "tests/examples/test_demo_spark_rules.py",
+)
+"""The files with tests that take the fixture `spark`."""
+
+REAL_CLUSTER: Final = "tests/tc_service/test_real_cluster_"
+
+LONG: Final = (
+    *SPARK_SESSION,
+    REAL_CLUSTER,
+    "tests/tc_service/test_beside_stock.py",
+    "tests/spark/test_spark_connect.py",
+    "tests/spark/test_spark_speculation.py",
+    "tests/conformance/test_own_servers.py",
+    "tests/chain",
+    "tests/faults",
+    "tests/client_on_servers",
+    "tests/conformance",
+    "tests/tc_service",
+    "tests/spark",
+    "tests/transactions",
+    "tests/examples",
+    "tests/house/test_distribution.py",
+    "tests/broker/test_hostile_clients.py",
+    "tests/client/test_hostile_fuzz.py",
+    "tests/client/test_compat_programs.py",
+)
+"""Longest first, by what they took in CI; then what waits for servers, so that what only computes fills the gaps."""
