@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from check_client import KNOWS_CHECKS, CheckClient, txn_of
 from credentials import TOKENS, Speaker, token
+from loop_blocks import held_loop
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.commands import describing
@@ -102,6 +104,25 @@ async def test_one_answer_is_bounded_and_says_how_many_there_are(bench: Any, mon
     assert [txn_of(each) for each in answer.transactions] == txns[:3]
     assert answer.transaction_count == 5
     assert [(each.participant_count, len(each.participants)) for each in answer.transactions] == [(2, 2), (2, 0), (2, 0)]
+
+
+async def test_very_wide_transactions_are_described_while_others_have_their_turns(bench: Any) -> None:
+    """All of them at once, with all their participants, held the loop for a second."""
+    one = CheckClient(bench.broker)
+    tc_id, _ = await bound(one)
+    machine = bench.broker.coordinators.ready(tc_id).machine
+    names = [f"{TOPIC}-{number}" for number in range(1000)]
+    for _ in range(100):
+        await one.add_topics(await one.begin(None, tc_id), *names)
+    async with held_loop() as held:
+        answer = await one.request(ASK, transactional_id="app")
+    assert [each.participant_count for each in answer.transactions] == [1000] * 100
+    assert held.longest_seconds < held.total_seconds / 3
+    txn_id = txn_of(answer.transactions[1])
+    living = machine.describe(None, "app").living
+    await one.end(txn_id, TxnAction.ABORT)
+    left = describing.each_living(machine, attrs.evolve(machine.describe(None, "app"), living=living), bench.broker.turn.budget)
+    assert [each.txn_id.least async for each in left] == [least for least in living if least != txn_id.least]
 
 
 async def test_a_question_for_a_coordinator_that_is_not_there_is_refused_and_can_be_repeated(bench: Any) -> None:

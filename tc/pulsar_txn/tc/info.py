@@ -40,14 +40,16 @@ class TransactionInfo:
 class IdInfo:
     """A transactional id at a moment: its newest epoch, when that was used last, and what of all its epochs takes room.
 
-    `transactions`: oldest first; all of them, or as many as were asked for. `transaction_count`: how many there are.
+    `living`: the numbers of these transactions, oldest first; all of them, or as many as were asked for. Each is had by itself
+    with `coordinator.transaction()`, because all of them with their participants may be a second of work.
+    `transaction_count`: how many there are.
     """
 
     principal: str | None
     transactional_id: str
     epoch: int
     last_used_ms: int
-    transactions: tuple[TransactionInfo, ...]
+    living: tuple[int, ...]
     transaction_count: int
 
 
@@ -84,7 +86,7 @@ def _id_info(state: CoordinatorState, fencing: Fencing, name: Name, most: int | 
     living = fencing.living.get(name, {})
     oldest = sorted(living) if most is None else nsmallest(most, living)
     known = fencing.epochs.get(name) or _known_by(state, living)
-    return IdInfo(*name, *known, tuple([info_of(state.transactions[least]) for least in oldest]), len(living))
+    return IdInfo(*name, *known, tuple(oldest), len(living))
 
 
 def _known_by(state: CoordinatorState, living: Iterable[int]) -> tuple[int, int]:

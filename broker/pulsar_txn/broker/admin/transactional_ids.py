@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_txn.broker.commands.describing import MAX_TRANSACTIONS
+from pulsar_txn.broker.commands.describing import MAX_TRANSACTIONS, each_living
 from pulsar_txn.broker.txn.coordinators import Coordinators
 
 from .answers import TURN, Routes
@@ -28,7 +28,7 @@ async def describe_id(request: web.Request) -> web.Response:
     asks = request.app[COORDINATED].role(request)
     owners = [request.query["owner"]] if "owner" in request.query else dict.fromkeys((None, asks))
     found = [
-        await _shown(request, tc_id, info)
+        await _shown(request, tc_id, machine, info)
         for tc_id, machine in _machines(coordinators)
         for owner in owners
         if (info := machine.describe(owner, name, most)) is not None and request.app[COORDINATED].may_see(request, owner)
@@ -65,9 +65,9 @@ def _head(tc_id: int, info: Any) -> dict[str, Any]:
     return answer if info.principal is None else answer | {"owner": info.principal}
 
 
-async def _shown(request: web.Request, tc_id: int, info: Any) -> dict[str, Any]:
-    describe = request.app[COORDINATED].describe
-    shown = [await describe(each) for each in info.transactions]
+async def _shown(request: web.Request, tc_id: int, machine: Any, info: Any) -> dict[str, Any]:
+    describe, budget = request.app[COORDINATED].describe, request.app[TURN].budget
+    shown = [await describe(each) async for each in each_living(machine, info, budget)]
     return _head(tc_id, info) | {"transactionCount": info.transaction_count, "transactions": shown}
 
 

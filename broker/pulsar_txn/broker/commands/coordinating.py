@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
+from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.net.answering import Answering
 from pulsar_txn.broker.txn.bound import Bound
 from pulsar_txn.broker.txn.coordinators import Coordinators
@@ -31,6 +32,10 @@ class Coordinating(Protocol):
     @property
     def take_overs(self) -> TakeOvers | None:
         """None where nobody fences."""
+
+    @property
+    def turn(self) -> Turn:
+        """With the budget of long work."""
 
     @property
     def ends_groups(self) -> bool:

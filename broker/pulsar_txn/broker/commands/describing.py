@@ -7,8 +7,10 @@ characters of participants, the first of them, and says how many there are.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -37,11 +39,11 @@ async def on_describe_transactional_id(session: TxnSession, body: Any) -> None:
         if not body.HasField("tc_id") and coordinators.is_elsewhere(tc_id):
             told["elsewhere"] = True
         else:
-            told |= _known(session, coordinators, tc_id, owner, body.transactional_id)
+            told |= await _known(session, coordinators, tc_id, owner, body.transactional_id)
     session.connection.write_command("describeTransactionalIdResponse", **told)
 
 
-def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, owner: str | None, name: str) -> dict[str, Any]:
+async def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, owner: str | None, name: str) -> dict[str, Any]:
     coordinators.check_here(tc_id)
     host = coordinators.ready(tc_id)
     assert host is not None  # noqa: S101 - it is here
@@ -52,7 +54,7 @@ def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, owner: s
     if info is None:
         return {}
     transactions, left = [], _MAX_NAMES
-    for each in info.transactions:
+    async for each in each_living(machine, info, session.services.turn.budget):
         shown, used = _participants(session, each, left)
         left -= used
         transactions.append(_shown(each, shown))
@@ -62,6 +64,14 @@ def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, owner: s
         "transaction_count": info.transaction_count,
         "transactions": transactions,
     }
+
+
+async def each_living(machine: Any, info: Any, budget: LoopBudget) -> AsyncIterator[Any]:
+    """The transactions of an id, each as it is when its turn comes; those that have ended meanwhile are passed over."""
+    async for least in budget.each(info.living, at_a_time=1):
+        found = machine.transaction(least)
+        if found is not None:
+            yield found
 
 
 def _shown(info: Any, participants: list[pb.DescribedParticipant]) -> pb.DescribedTransaction:
