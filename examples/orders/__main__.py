@@ -28,7 +28,7 @@ from store import Store
 from worker import EVENTS, REQUESTS
 
 from pulsar_txn.client import Client
-from pulsar_txn.client.outbox import table_sql
+from pulsar_txn.client.outbox import identity_sql, table_sql
 
 HERE = Path(__file__).resolve().parent
 WORKER_SECONDS = 120
@@ -76,7 +76,8 @@ def run_worker(arguments: argparse.Namespace, point: str, idle: float) -> int:
 def demo(arguments: argparse.Namespace) -> list[str]:
     """All points, one worker after the other. What is wrong at the end; nothing when it is well."""
     store, asked, wrong = Store(arguments.database), 0, []
-    store.create(table_sql(dialect="postgresql" if store.is_postgres else "sqlite"))
+    dialect = "postgresql" if store.is_postgres else "sqlite"
+    store.create(table_sql(dialect=dialect), identity_sql(dialect=dialect))
     with Client(arguments.pulsar_url) as client:
         for point, there in POINTS.items():
             ask_for(client, arguments.prefix + REQUESTS, asked, 15)

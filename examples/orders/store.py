@@ -29,11 +29,12 @@ class Store:
         connection.execute("PRAGMA journal_mode=WAL")
         return connection
 
-    def create(self, outbox_table: str) -> None:
-        """The table of orders, and that of the outbox: a service does both in its migrations."""
+    def create(self, *outbox_tables: str) -> None:
+        """The table of orders, and those of the outbox: a service does both in its migrations."""
         connection = self.connect()
         connection.execute(CREATE)
-        connection.execute(outbox_table)
+        for each in outbox_tables:
+            connection.execute(each)
         connection.commit()
         connection.close()
 

@@ -20,6 +20,16 @@ def postgres() -> Iterator[str]:
         yield server.dsn
 
 
+@pytest.fixture(scope="session")
+def other_postgres(postgres: str) -> str:
+    """The DSN of another database of the same server."""
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE other_orders")
+    return postgres.rpartition("/")[0] + "/other_orders"
+
+
 @pytest.fixture
 def table() -> str:
     """The name of a table that no other test uses."""

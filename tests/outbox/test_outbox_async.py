@@ -13,7 +13,7 @@ import pytest
 from outbox_fakes import FakeAsyncClient, FakeCoordinator
 
 from pulsar_txn.client import ConnectionLost, TransactionStateError
-from pulsar_txn.client.outbox import AsyncOutbox, OutboxAborted, engine
+from pulsar_txn.client.outbox import AsyncOutbox, OutboxAborted, OutboxWrongDatabase, engine
 from pulsar_txn.client.outbox.block import Key
 from pulsar_txn.wire.ids import TxnId
 
@@ -93,14 +93,14 @@ async def _database(kind: str, where: str, table: str) -> Database:
 
 
 class World:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, kind: str = "") -> None:
         self.database = database
+        self.kind = kind
         self.coordinator = FakeCoordinator()
 
-    def outbox(self) -> AsyncOutbox:
-        return AsyncOutbox(
-            FakeAsyncClient(self.coordinator), "orders", self.database.connect, table=self.database.table, trim_every=None
-        )
+    def outbox(self, database: Database | None = None) -> AsyncOutbox:
+        connect = (database or self.database).connect
+        return AsyncOutbox(FakeAsyncClient(self.coordinator), "orders", connect, table=self.database.table, trim_every=None)
 
     async def look(self) -> tuple[list[int], list[str], list[str]]:
         outbox = self.outbox()
@@ -123,20 +123,35 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> A
     kind: str = request.param
     where = str(tmp_path / "orders.db") if "sqlite" in kind else request.getfixturevalue("postgres")
     database = await _database(kind, where, table)
-    made = World(database)
-    outbox = made.outbox()
+    made = World(database, kind)
+    await _create(made)
+    yield made
+    if database.close is not None:
+        await database.close()
+
+
+@pytest.fixture
+async def other(request: pytest.FixtureRequest, world: World, tmp_path: Path, table: str) -> AsyncIterator[Database]:
+    """Another database of the kind, with tables of the same names."""
+    where = str(tmp_path / "other.db") if "sqlite" in world.kind else request.getfixturevalue("other_postgres")
+    database = await _database(world.kind, where, table)
+    await _create(World(database))
+    yield database
+    if database.close is not None:
+        await database.close()
+
+
+async def _create(world: World) -> None:
+    outbox = world.outbox()
     await outbox.create_table()
 
     async def create(door: Any) -> None:
         await door.begin()
-        await door.execute(f"CREATE TABLE {table}_orders (id INTEGER PRIMARY KEY)", {})
+        await door.execute(f"CREATE TABLE {world.database.table}_orders (id INTEGER PRIMARY KEY)", {})
         await door.commit()
 
     await outbox._engine.use(create)
     await outbox.close()
-    yield made
-    if database.close is not None:
-        await database.close()
 
 
 async def _closed(connection: Any) -> None:
@@ -244,3 +259,36 @@ async def test_a_connection_that_is_in_a_transaction_of_its_own(world: World) ->
         await world.database.insert(connection, 2)
     await _closed(connection)
     assert (await world.look())[0] == [1, 2]
+
+
+async def test_a_block_over_another_database_than_that_of_connect_is_refused(world: World, other: Database) -> None:
+    connection = await world.database.open()
+    async with world.outbox(other) as outbox:
+        with pytest.raises(OutboxWrongDatabase, match="let `connect` lead to the same database"):
+            async with outbox.transaction(connection):
+                await world.database.insert(connection, 1)
+    assert world.coordinator.states() == (["ABORTED"] if "alchemy" in world.kind or "session" in world.kind else [])
+    async with world.outbox() as outbox, outbox.transaction(connection):
+        await world.database.insert(connection, 2)
+    await _closed(connection)
+    assert (await world.look())[0] == [2]
+
+
+async def test_a_check_that_asks_another_database_aborts_nothing_that_the_real_one_committed(
+    world: World, other: Database
+) -> None:
+    def lost() -> None:
+        raise ConnectionLost("cut")
+
+    connection = await world.database.open()
+    world.coordinator.faults["commit"] = lost
+    async with world.outbox() as outbox, outbox.transaction(connection):
+        await world.database.insert(connection, 1)
+    world.coordinator.faults.clear()
+    await _closed(connection)
+    async with world.outbox(other):
+        await world.coordinator.ask_all_async()
+    assert await world.look() == ([1], ["PREPARED"], ["commit"])
+    async with world.outbox():
+        await world.coordinator.ask_all_async()
+    assert await world.look() == ([1], ["COMMITTED"], ["commit"])

@@ -1,8 +1,9 @@
 """All orders in which a block, checkers, trims and the coordinator's timeout can act, with a crash after every step.
 
 The code under test is the real one: `Block.leave`, `Rows.decide`, `Checking.answer`, `trim`. Database and coordinator are
-models of a few lines. Each step of a database or of the coordinator is one scheduling point. States that were seen are not
-looked at again. Two kinds of databases: the insert waits for a key in flight (PostgreSQL), or is refused (SQLite).
+models of a few lines. One checker may ask another database, in which nobody else writes. Each step of a database or of the
+coordinator is one scheduling point. States that were seen are not looked at again. Two kinds of databases: the insert waits
+for a key in flight (PostgreSQL), or is refused (SQLite).
 
 What holds at each end: the database has the program's rows if and only if the coordinator has committed.
 """
@@ -34,8 +35,12 @@ from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
 
 TXN: Final = TxnId(0, 1)
-KEY: Final = Key(bytes(range(16)))
+HERE: Final = "0" * 32
+ELSEWHERE: Final = "1" * 32
+KEY: Final = Key(bytes(range(16)), HERE)
 PROGRAM: Final = "program"
+STRAY: Final = "stray"
+"""The checker that asks another database."""
 GONE: Final = ""
 """What a DELETE writes."""
 
@@ -63,6 +68,7 @@ class Database:
     """Rows of the outbox by key, and whether the program's row is committed; each connection has its own open writes."""
 
     waits: bool
+    identity: str = HERE
     committed: dict[str, str] = attrs.Factory(dict)
     program: bool = False
     open: dict[str, dict[str, str]] = attrs.Factory(dict)
@@ -122,6 +128,8 @@ class Door:
         return 1
 
     async def rows(self, statement: str, values: Any, limit: int) -> list[Any]:
+        if "database_identity" in statement:
+            return [(self._database.identity,)]  # it never changes, so it makes no difference when it is read
         await point("SELECT")
         committed = self._database.committed
         if "created_at_ms <" in statement:
@@ -204,8 +212,9 @@ class Pulsar:
 class World:
     """Everything at one moment of a run. Actors are coroutines of the real code; a run is a list of choices."""
 
-    def __init__(self, *, waits: bool, keep_first: bool, checkers: int, trims: int) -> None:
+    def __init__(self, *, waits: bool, keep_first: bool, checkers: int, trims: int, stray: bool = False) -> None:
         self.database = Database(waits)
+        self.elsewhere = Database(waits, ELSEWHERE)
         self.coordinator = Coordinator()
         self._keep_first = keep_first
         self._rows = Rows("outbox", "orders", None, lambda: 0)
@@ -214,7 +223,7 @@ class World:
         self.crashed = False
         self.actors: dict[str, Coroutine[Any, Any, Any]] = {PROGRAM: self._program()}
         self.at: dict[str, list[str]] = {}
-        self._free = [f"checker{number}" for number in range(checkers)]
+        self._free = [f"checker{number}" for number in range(checkers)] + [STRAY] * stray
         self._step(PROGRAM)
 
     # --- actors -------------------------------------------------------------------------------------------------------
@@ -233,13 +242,14 @@ class World:
             assert self.database.program, "the block succeeded, and the database did not commit"
 
     async def _own_check(self) -> Outcome | None:
-        return await self._rows.decide(Door(self.database, "own", self._keep_first), KEY.text, TXN)
+        return await self._rows.decide(Door(self.database, "own", self._keep_first), KEY.text, TXN, KEY.identity)
 
     async def _check(self, name: str) -> None:
+        database = self.elsewhere if name == STRAY else self.database
         question = CheckQuestion(TXN, "orders", check_data_of(KEY), 1, 15, self.coordinator.status == "PREPARED")
         await point(f"asked, prepared={question.prepared}")
-        door = Door(self.database, name, self._keep_first)
-        checking = Checking(lambda key, txn_id: self._rows.decide(door, key.text, txn_id))
+        door = Door(database, name, self._keep_first)
+        checking = Checking(lambda key, txn_id: self._rows.decide(door, key.text, txn_id, key.identity))
         try:
             answer = await checking.answer(question)
         except Busy:
@@ -336,6 +346,7 @@ class World:
         places = tuple((name, tuple(self.at.get(name, ()))) for name in sorted(self.actors))
         return (
             self.database.state(),
+            self.elsewhere.state(),
             self.coordinator.state(),
             places,
             tuple(self._free),
@@ -351,6 +362,8 @@ class World:
             assert self.database.program, "committed in Pulsar, not in the database"
         if self.coordinator.status == "ABORTED":
             assert not self.database.program, "aborted in Pulsar, committed in the database"
+
+        assert not self.elsewhere.committed, "a check has written in another database"
 
     def close(self) -> None:
         self.database.killed |= {"own", "trimmer"}
@@ -398,6 +411,13 @@ def test_no_interleaving_lets_the_two_sides_differ(waits: bool, keep_first: bool
     states, ends = explore(lambda: World(waits=waits, keep_first=keep_first, checkers=1, trims=1))
     assert states > 500
     assert ends > 5
+
+
+@pytest.mark.parametrize("keep_first", [True, False], ids=["on conflict do nothing", "plain insert"])
+def test_no_interleaving_lets_a_check_in_another_database_decide(keep_first: bool) -> None:
+    states, ends = explore(lambda: World(waits=True, keep_first=keep_first, checkers=0, trims=0, stray=True))
+    assert states > 50
+    assert ends > 3
 
 
 @pytest.mark.soak

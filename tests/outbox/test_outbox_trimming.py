@@ -10,7 +10,7 @@ import pytest
 from outbox_fakes import FakeAsyncClient, FakeClient, FakeCoordinator
 
 from pulsar_txn.client import ConnectionLost, InvalidConfiguration
-from pulsar_txn.client.outbox import AsyncOutbox, Outbox, TrimResult, table_sql
+from pulsar_txn.client.outbox import AsyncOutbox, Outbox, TrimResult, identity_sql, table_sql
 from pulsar_txn.client.outbox.block import Key
 from pulsar_txn.client.outbox.door import at_once
 from pulsar_txn.wire.ids import TxnId
@@ -25,6 +25,7 @@ class World:
         self.connect = lambda: sqlite3.connect(path, timeout=0.2)
         with sqlite3.connect(path) as connection:
             connection.execute(table_sql(dialect="sqlite"))
+            connection.execute(identity_sql(dialect="sqlite"))
 
     def outbox(self, *, trim_every: int | None = None, connect: Any = None, group: str = "orders") -> Outbox:
         client = FakeClient(self.coordinator, lambda: self.now_ms)
@@ -72,7 +73,7 @@ def test_a_row_whose_transaction_has_not_ended_stays_with_the_outbox(world: Worl
 
 
 def test_rows_that_cannot_be_removed_now_are_removed_another_time(world: World) -> None:
-    down = [True]
+    down = [False]
 
     def connect() -> Any:
         if down[0]:
@@ -80,6 +81,7 @@ def test_rows_that_cannot_be_removed_now_are_removed_another_time(world: World) 
         return world.connect()
 
     with world.outbox(trim_every=1, connect=connect) as outbox:
+        down[0] = True
         world.run(outbox)
         assert world.outcomes() == ["commit"]
         down[0] = False

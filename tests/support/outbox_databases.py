@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_txn.client.outbox import table_sql
+from pulsar_txn.client.outbox import identity_sql, table_sql
 
 
 @attrs.define
@@ -34,6 +34,7 @@ class Database:
     def create(self) -> None:
         with self._looking() as connection:
             connection.execute(table_sql(self.table, self.dialect))
+            connection.execute(identity_sql(self.table, self.dialect))
             connection.execute(f"CREATE TABLE {self.orders} (id INTEGER PRIMARY KEY)")
 
     def open(self) -> Any:
@@ -145,7 +146,7 @@ def _sqlite_autocommit(path: str, table: str) -> Database:
     return _sqlite(path, table, autocommit=True)
 
 
-def _plain_sqlite(path: str, table: str) -> Database:
+def plain_sqlite(path: str, table: str) -> Database:
     made = _sqlite(path, table)
     return attrs.evolve(made, connect=lambda: PlainConnection(made.connect()), is_plain_dbapi=True)
 
@@ -198,7 +199,7 @@ BLOCKING: dict[str, Callable[[str, str], Database]] = {
     "sqlite-rollback-journal": _sqlite_rollback_journal,
     "sqlite-no-isolation-level": _sqlite_by_hand,
     "sqlite-immediate": _sqlite_immediate,
-    "sqlite-plain-dbapi": _plain_sqlite,
+    "sqlite-plain-dbapi": plain_sqlite,
     "sqlite-sqlalchemy": _alchemy_sqlite,
     "sqlite-session": _session_sqlite,
 }

@@ -5,6 +5,7 @@ PulsarError
 ├── UsageError
 │   ├── TransactionStateError
 │   ├── InvalidConfiguration
+│   │   └── OutboxWrongDatabase
 │   ├── InvalidTopicName
 │   ├── MessageTooLarge
 │   ├── SchemaMismatch
@@ -150,6 +151,15 @@ class TransactionStateError(UsageError, RuntimeError):
 
 class InvalidConfiguration(UsageError, ValueError):
     """An argument or a service URL that cannot work."""
+
+
+class OutboxWrongDatabase(InvalidConfiguration):
+    """`connect` of an outbox and a block's connection lead to different databases or schemas, or one of these has no identity.
+
+    A block raises it before PREPARE, with both sides rolled back. A check that meets it writes nothing, and answers UNKNOWN.
+    """
+
+    default_hint = "let `connect` lead to the same database and schema as the connections of the blocks"
 
 
 class InvalidTopicName(UsageError, ValueError):

@@ -1,8 +1,8 @@
 """A database in the transaction: an outcome row in the program's own database transaction decides the Pulsar transaction."""
 
-from pulsar_txn.client.errors import OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown
+from pulsar_txn.client.errors import OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown, OutboxWrongDatabase
 from pulsar_txn.client.outbox.blocking import Outbox, OutboxTransaction
-from pulsar_txn.client.outbox.outbox import AsyncOutbox, AsyncOutboxTransaction, table_sql
+from pulsar_txn.client.outbox.outbox import AsyncOutbox, AsyncOutboxTransaction, identity_sql, table_sql
 from pulsar_txn.client.outbox.trimming import TrimResult
 
 __all__ = [
@@ -13,6 +13,8 @@ __all__ = [
     "OutboxDiverged",
     "OutboxOutcomeUnknown",
     "OutboxTransaction",
+    "OutboxWrongDatabase",
     "TrimResult",
+    "identity_sql",
     "table_sql",
 ]

@@ -27,6 +27,11 @@ class SqlAlchemyDoor:
         self._driver: Any = None
         self._began: Any = None
 
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. SQLAlchemy begins with every statement, and a rollback to end that expires the objects of a session."""
+        del statement, limit
+        return None
+
     async def begin(self) -> None:
         """See `Door`."""
         if not self._connection.in_transaction():

@@ -9,6 +9,8 @@
 * **PREPARE comes before COMMIT.** What the database commits can therefore always be committed in Pulsar: a prepared transaction
   outlives timeouts, lost connections and restarts.
 * **The row decides.** After COMMIT nothing is rolled back any more. When END_TXN fails, the coordinator asks the group.
+* **The identity is compared after the row is written**, in the same transaction and before PREPARE: so the row is where a check
+  will look for it. A query before the program's first statement could change what the program's transaction sees or gets.
 * A COMMIT whose answer is lost is asked for in the same way: by the tombstone, over another connection.
 
 Source: KIP-939 for the order of the two prepares; RocketMQ's back-check for who asks.
@@ -70,9 +72,11 @@ class PulsarSide(Protocol):
 
 @attrs.frozen
 class Key:
-    """What a transaction is called in the database and at the coordinator: 16 random bytes."""
+    """What a transaction is called in the database and at the coordinator: 16 random bytes, and the database's identity."""
 
     data: bytes
+    identity: str | None = None
+    """See `identity`. None of a transaction that was begun before there were identities."""
 
     @property
     def text(self) -> str:
@@ -135,6 +139,8 @@ class Block:
             raise TransactionStateError(
                 "the database commits each statement by itself (autocommit)", hint="give a connection with transactions"
             )
+        if self._key.identity is not None:
+            await self._rows.identity.check(self._door, self._key.identity, "the block's connection")
         try:
             await self._pulsar.prepare(self._key.data)
         except (InvalidTransactionStatus, TransactionNotFound) as error:

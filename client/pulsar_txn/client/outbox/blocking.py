@@ -64,12 +64,13 @@ class Outbox:
     def start(self) -> None:
         """Join the group, so that this process can be asked. Blocks do it as well; call it in a process that only answers.
 
-        Raises FeatureUnsupported where the coordinator has no checks (stock Pulsar's own), ConnectionLost, OperationTimeout,
-        AlreadyClosed. Safe to repeat.
+        It also reads the identity of the database, if that can be read now. Raises FeatureUnsupported where the coordinator has
+        no checks (stock Pulsar's own), ConnectionLost, OperationTimeout, AlreadyClosed. Safe to repeat.
         """
         with self._starting:
             if self._membership is None:
                 self._membership = self._client.join_check_group(self._group, self._answer)
+                at_once(self._engine.read_identity_early())
 
     def close(self) -> None:
         """Leave the group, and remove the rows of this process's ended transactions. The client stays open."""
@@ -116,9 +117,9 @@ class Outbox:
         return OutboxTransaction(self, BlockLife(self._engine, connection, managed_of, blocking=True))
 
     def create_table(self, connection: Any = None) -> None:
-        """Create the table, and commit: with `connection`, or one of the outbox's own. A table that exists is kept.
+        """Create the table and the identity, and commit: with `connection`, or one of the outbox's own; see `AsyncOutbox`.
 
-        Raises what the driver raises. `table_sql()` is the text for a migration.
+        Raises what the driver raises. `table_sql()` and `identity_sql()` are the texts for a migration.
         """
         rows = self._engine.rows
         at_once(self._create(rows.create, connection))

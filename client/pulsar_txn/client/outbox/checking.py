@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from pulsar_txn.client.errors import OutboxWrongDatabase
 from pulsar_txn.client.outbox.block import Key
 from pulsar_txn.client.outbox.rows import Outcome
 from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
@@ -13,20 +14,28 @@ from pulsar_txn.wire.ids import TxnId
 
 logger = logging.getLogger("pulsar_txn.client.outbox")
 
-_VERSION: Final = b"outbox1:"
+_WITHOUT_IDENTITY: Final = b"outbox1:"
+"""Then 16 bytes of key. Written before there were identities; such transactions may still be prepared."""
+_WITH_IDENTITY: Final = b"outbox2:"
+"""Then 16 bytes of key and 16 of the database's identity."""
+_KEY_BYTES: Final = 16
+_IDENTITY_BYTES: Final = 16
 _ANSWERS: Final = {Outcome.COMMIT: LocalOutcome.COMMIT, Outcome.ABORT: LocalOutcome.ROLLBACK, None: LocalOutcome.UNKNOWN}
 
 
 def check_data_of(key: Key) -> bytes:
     """What the coordinator keeps of a block for its check."""
-    return _VERSION + key.data
+    return _WITHOUT_IDENTITY + key.data if key.identity is None else _WITH_IDENTITY + key.data + bytes.fromhex(key.identity)
 
 
 def key_of(data: bytes) -> Key | None:
     """The key in it; None for data of something else, or of a newer version."""
-    if not data.startswith(_VERSION) or len(data) != len(_VERSION) + 16:
-        return None
-    return Key(data[len(_VERSION) :])
+    version, rest = data[: len(_WITH_IDENTITY)], data[len(_WITH_IDENTITY) :]
+    if version == _WITHOUT_IDENTITY and len(rest) == _KEY_BYTES:
+        return Key(rest)
+    if version == _WITH_IDENTITY and len(rest) == _KEY_BYTES + _IDENTITY_BYTES:
+        return Key(rest[:_KEY_BYTES], rest[_KEY_BYTES:].hex())
+    return None
 
 
 class Checking:
@@ -51,6 +60,9 @@ class Checking:
             return LocalOutcome.UNKNOWN
         try:
             outcome = await self._decide(key, question.txn_id)
+        except OutboxWrongDatabase as error:
+            logger.warning("%s is not answered here, and nothing is written: %s", question.txn_id, error)
+            return LocalOutcome.UNKNOWN
         except Exception as error:  # noqa: BLE001 - a driver's: a lock that is held, a database that is down
             logger.warning("%s cannot be checked now, and is asked for again: %r", question.txn_id, error)
             return LocalOutcome.UNKNOWN

@@ -1,5 +1,8 @@
 """The SQL of an outbox table, in the words of each database, and with the placeholders of each driver.
 
+Beside it is a table with one row, the identity of the database; `identity` says what for. It is a table of its own because each
+block reads it: SERIALIZABLE transactions that read where others insert their outcome rows would conflict with each other.
+
 One row per transaction. Its primary key makes the outcome single: whoever inserts first decides.
 
 | column | what it has |
@@ -26,6 +29,8 @@ DEFAULT_TABLE: Final = "pulsar_txn_outbox"
 LOCK_WAIT_MS: Final = 2000
 """How long a check waits for a database transaction that has written the row and has not ended. The next check waits again."""
 
+_MAX_NAME: Final = 63
+_SUFFIX: Final = "_identity"
 _TABLE: Final = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
 _NAME: Final = re.compile(r":(\w+)")
 _POSITIONAL: Final = {"qmark": "?", "format": "%s"}
@@ -43,6 +48,8 @@ class Dialect:
     if_not_exists: str = " IF NOT EXISTS"
     keep_first: str = " ON CONFLICT (txn_key) DO NOTHING"
     """What makes the insert of a tombstone change no row when there is one; without it the insert fails instead."""
+    keep_identity: str = " ON CONFLICT (id) DO NOTHING"
+    """The same for the insert of the identity."""
     before_check: tuple[str, ...] = ()
     """Statements at the beginning of a check's transaction."""
 
@@ -53,7 +60,7 @@ POSTGRESQL: Final = Dialect("postgresql", before_check=(f"SET LOCAL lock_timeout
 SQLITE: Final = Dialect("sqlite")
 """One writer at a time: the insert of a tombstone fails with SQLITE_BUSY while another transaction writes."""
 
-GENERIC: Final = Dialect("generic", if_not_exists="", keep_first="")
+GENERIC: Final = Dialect("generic", if_not_exists="", keep_first="", keep_identity="")
 """Standard SQL only, for any other database with DB-API 2.0."""
 
 DIALECTS: Final[Mapping[str, Dialect]] = {each.name: each for each in (POSTGRESQL, SQLITE, GENERIC)}
@@ -74,6 +81,9 @@ class Statements:
     older: str
     delete: str
     create: str
+    identity: str
+    insert_identity: str
+    create_identity: str
     before_check: tuple[str, ...]
 
 
@@ -89,6 +99,10 @@ def statements_of(table: str, dialect: Dialect) -> Statements:
         "WHERE txn_group = :group AND created_at_ms < :before_ms AND txn_key > :after ORDER BY txn_key",
         delete=f"DELETE FROM {table} WHERE txn_key = :key",  # noqa: S608 - as above
         create=create_table_sql(table, dialect),
+        identity=f"SELECT database_identity FROM {identity_table(table)} WHERE id = 1",  # noqa: S608 - as above
+        insert_identity=f"INSERT INTO {identity_table(table)} (id, database_identity) "  # noqa: S608 - as above
+        f"VALUES (1, :identity){dialect.keep_identity}",
+        create_identity=identity_table_sql(table, dialect),
         before_check=dialect.before_check,
     )
 
@@ -102,6 +116,25 @@ def create_table_sql(table: str, dialect: Dialect) -> str:
         "  txn_id VARCHAR(64) NOT NULL,\n"
         "  outcome VARCHAR(8) NOT NULL CHECK (outcome IN ('commit', 'abort')),\n"
         "  created_at_ms BIGINT NOT NULL\n"
+        ")"
+    )
+
+
+def identity_table(table: str) -> str:
+    """The table of the identity. PostgreSQL cuts names off at 63 characters, so a long one is cut here, before the suffix.
+
+    Two outboxes may come to share it in this way. That does no harm: the identity is that of their common database.
+    """
+    schema, dot, name = table.rpartition(".")
+    return f"{schema}{dot}{name[: _MAX_NAME - len(_SUFFIX)]}{_SUFFIX}"
+
+
+def identity_table_sql(table: str, dialect: Dialect) -> str:
+    """The DDL of that table, for a migration."""
+    return (
+        f"CREATE TABLE{dialect.if_not_exists} {identity_table(table)} (\n"
+        "  id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),\n"
+        "  database_identity VARCHAR(32) NOT NULL\n"
         ")"
     )
 

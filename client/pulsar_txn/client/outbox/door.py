@@ -19,6 +19,8 @@ IN_TRANSACTION: Final = 2
 """TRANSACTION_STATUS_INTRANS of libpq, for psycopg and psycopg2."""
 _CONFLICT: Final = "40"
 """The class of SQLSTATE of serialization failures and deadlocks."""
+_ACCESS: Final = "42"
+"""That of syntax errors and access rule violations, which has undefined tables."""
 _CONSTRAINT: Final = "23"
 """That of violated constraints; at COMMIT, of those that were deferred."""
 
@@ -29,6 +31,14 @@ class Door(Protocol):
     dialect: Dialect
     blocking: bool
     """Whether its calls hold up the thread."""
+
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """What a query finds before `begin`, in no transaction; None when one is open, or the driver always begins one.
+
+        It has no effect on the program's transaction. A query inside of it has: it takes the snapshot before the program's
+        first statement does (SQLite, REPEATABLE READ), and PostgreSQL refuses SET TRANSACTION after it.
+        """
+        ...
 
     async def begin(self) -> None:
         """Begin a transaction, or join the one that is open. Raises TransactionStateError when neither can be."""
@@ -117,6 +127,12 @@ def _class_of(error: BaseException) -> str:
     cause = getattr(error, "orig", None) or error  # SQLAlchemy wraps the driver's
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     return state[:2] if isinstance(state, str) else ""
+
+
+def is_access_error(error: BaseException) -> bool:
+    """Whether a table is not there, or not for this user; PEP 249 has one class for them and for other mistakes in SQL."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return _class_of(error) == _ACCESS or "ProgrammingError" in names or "no such table" in str(error)  # SQLite has no code
 
 
 def is_integrity_error(error: BaseException) -> bool:

@@ -29,6 +29,25 @@ class PsycopgDoor:
         self._block: Any = None
         self.blocking = not inspect.iscoroutinefunction(connection.commit)
 
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. In autocommit mode psycopg sends no BEGIN; the mode is its own, and switching it needs no request."""
+        if int(self._connection.info.transaction_status) != _IDLE:
+            return None
+        if self._connection.autocommit:
+            return await self.rows(statement, {}, limit)
+        await self._set_autocommit(True)
+        try:
+            return await self.rows(statement, {}, limit)
+        finally:
+            if int(self._connection.info.transaction_status) == _IDLE:  # psycopg refuses it for a connection that is lost
+                await self._set_autocommit(False)
+
+    async def _set_autocommit(self, value: bool) -> None:
+        if self.blocking:
+            self._connection.autocommit = value
+        else:
+            await self._connection.set_autocommit(value)
+
     async def begin(self) -> None:
         """See `Door`."""
         status = int(self._connection.info.transaction_status)
@@ -101,6 +120,10 @@ class AsyncpgDoor:
         self._connection = connection
         self._block: Any = None
 
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`."""
+        return None if self._connection.is_in_transaction() else await self.rows(statement, {}, limit)
+
     async def begin(self) -> None:
         """See `Door`."""
         if self._connection.is_in_transaction():
@@ -162,6 +185,16 @@ class SqliteDoor:
         self.blocking = not inspect.iscoroutinefunction(connection.commit)
         self._always_open = False
 
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. Not where a transaction is always open.
+
+        In the transaction the query would take the snapshot of a deferred transaction. When another connection commits before
+        the program's first write, that write fails at once in WAL mode (SQLITE_BUSY_SNAPSHOT), and no timeout helps.
+        """
+        if self._connection.in_transaction or await self._autocommit() is False:
+            return None
+        return await self.rows(statement, {}, limit)
+
     async def begin(self) -> None:
         """See `Door`."""
         self._always_open = await self._autocommit() is False
@@ -187,10 +220,12 @@ class SqliteDoor:
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
         """See `Door`."""
-        cursor = await had(self._connection.execute(*rendered(statement, values, "qmark")))
+        cursor = await had(self._connection.cursor())
+        cursor.row_factory = None  # whatever the rows of the program's own cursors are
+        await had(cursor.execute(*rendered(statement, values, "qmark")))
         found: Sequence[Sequence[Any]] = await had(cursor.fetchmany(limit))
         await had(cursor.close())  # an open query holds the database's lock
-        return [tuple(row) for row in found]
+        return found
 
     async def commit(self) -> None:
         """See `Door`."""
@@ -224,6 +259,11 @@ class DbApiDoor:
         self.dialect = POSTGRESQL if type(connection).__module__.startswith(("psycopg2", "pg8000")) else GENERIC
         self._paramstyle = paramstyle or _paramstyle_of(connection)
 
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. DB-API 2.0 begins a transaction with every statement."""
+        del statement, limit
+        return None
+
     async def begin(self) -> None:
         """See `Door`."""
         if getattr(self._connection, "autocommit", None) is True:
@@ -248,7 +288,7 @@ class DbApiDoor:
         cursor = self._connection.cursor()
         try:
             _execute(cursor, statement, values, self._paramstyle)
-            return [tuple(row) for row in cursor.fetchmany(limit)]
+            return [tuple(row.values() if isinstance(row, Mapping) else row) for row in cursor.fetchmany(limit)]
         finally:
             cursor.close()
 

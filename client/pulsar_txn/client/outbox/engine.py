@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import attrs
 
 from pulsar_txn.client._checks import no_transaction
-from pulsar_txn.client.errors import InvalidTransactionStatus, OutboxOutcomeUnknown, PulsarError, TransactionStateError
+from pulsar_txn.client.errors import (
+    InvalidTransactionStatus,
+    OutboxOutcomeUnknown,
+    OutboxWrongDatabase,
+    PulsarError,
+    TransactionStateError,
+)
 from pulsar_txn.client.net.runtime import secret_bytes
 from pulsar_txn.client.outbox.block import Block, Key
 from pulsar_txn.client.outbox.checking import Checking
@@ -43,10 +50,28 @@ class Engine:
         self.checking = Checking(self.decide)
         self.ended = Ended(trim_every)
         self._attach = attach
+        self._identity: str | None = None
+
+    async def identity(self) -> str:
+        """That of the database to which `connect` leads. It is read once. Raises as `Rows.read_identity`."""
+        if self._identity is None:
+            self._identity = await self.use(self.rows.read_identity)
+        return self._identity
+
+    def forget_identity(self) -> None:
+        """Read it again next time: it did not fit, and `connect` may lead elsewhere now."""
+        self._identity = None
+
+    async def read_identity_early(self) -> None:
+        """Read it at the start: later the connections of a pool may all be in blocks. The first block tells what fails."""
+        try:
+            await self.identity()
+        except Exception as error:  # noqa: BLE001 - a driver's; a process that only answers needs no identity
+            logger.info("the identity of the database is not read yet: %s", error)
 
     async def decide(self, key: Key, txn_id: TxnId) -> Outcome | None:
         """The outcome of a transaction, by its row or by a tombstone."""
-        outcome: Outcome | None = await self.use(lambda door: self.rows.decide(door, key.text, txn_id))
+        outcome: Outcome | None = await self.use(lambda door: self.rows.decide(door, key.text, txn_id, key.identity))
         return outcome
 
     async def end(self, row: Row) -> None:
@@ -166,7 +191,10 @@ class BlockLife:
         door = door_of(self.connection, self.engine.paramstyle)
         if self.blocking and not door.blocking:
             raise TransactionStateError("this connection is asynchronous", hint="use AsyncOutbox with an AsyncClient")
-        key = self._key = Key(secret_bytes(KEY_BYTES))
+        identity = await self.engine.identity()
+        with self._forgetting():
+            await self.engine.rows.identity.check_before(door, identity, "the block's connection")
+        key = self._key = Key(secret_bytes(KEY_BYTES), identity)
         pulsar = self._pulsar = PulsarTransaction(self.managed_of(key))
         await door.begin()
         self.engine.checking.in_hand.add(key)
@@ -185,7 +213,8 @@ class BlockLife:
         if block is None or key is None or pulsar is None:
             raise TransactionStateError("the block was not entered")
         try:
-            swallowed = await block.leave(error)
+            with self._forgetting():
+                swallowed = await block.leave(error)
         except OutboxOutcomeUnknown as unknown:
             txn_id = pulsar.txn_id
             unknown.resolver = lambda: self.engine.resolve(key, txn_id)
@@ -196,3 +225,11 @@ class BlockLife:
             self.engine.ended.add(key.text)
             await self.engine.remove_ended()
         return swallowed
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        try:
+            yield
+        except OutboxWrongDatabase:
+            self.engine.forget_identity()
+            raise

@@ -18,6 +18,7 @@ from pulsar_txn.client.outbox.dialects import (
     check_table,
     chosen_dialect,
     create_table_sql,
+    identity_table_sql,
 )
 from pulsar_txn.client.outbox.door import had
 from pulsar_txn.client.outbox.doors import door_of
@@ -38,6 +39,11 @@ OLDER_THAN: Final = timedelta(hours=1)
 def table_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") -> str:
     """The CREATE TABLE of an outbox, for a migration: `dialect` is postgresql, sqlite or generic. InvalidConfiguration."""
     return create_table_sql(check_table(table), chosen_dialect(dialect) or POSTGRESQL)
+
+
+def identity_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") -> str:
+    """The CREATE TABLE of the identity, with the arguments of `table_sql`. The outbox writes its row over `connect`."""
+    return identity_table_sql(check_table(table), chosen_dialect(dialect) or POSTGRESQL)
 
 
 def rows_of(table: str, group: str, dialect: str | None, client: AsyncClient) -> Rows:
@@ -64,9 +70,10 @@ class AsyncOutbox:
     has an outbox of this group open, also a later one. Without a row it writes a tombstone first.
 
     `connect` returns a new connection for checks and trims: a function, a pool's `connection` or `acquire`, or an engine
-    of SQLAlchemy. It must lead to the same database and schema as the connections of the blocks, and to its primary. With a
-    blocking driver checks run in a thread of their own. Connections are those of psycopg 3, asyncpg, aiosqlite, sqlite3,
-    SQLAlchemy 2 (connections and sessions), or of DB-API 2.0.
+    of SQLAlchemy. It must lead to the same database and schema as the connections of the blocks, and to its primary; blocks
+    and checks compare the identity of the database, a random number in a table beside the outbox's. With a blocking driver
+    checks run in a thread of their own. Connections are those of psycopg 3, asyncpg, aiosqlite, sqlite3, SQLAlchemy 2
+    (connections and sessions), or of DB-API 2.0.
 
     A group and table belong to one coordinator: that of one cluster, or one beside clusters. `dialect` (postgresql, sqlite,
     generic) and `paramstyle` are found from the connection when they are left out. `check_after`: seconds or a timedelta after
@@ -104,12 +111,13 @@ class AsyncOutbox:
     async def start(self) -> None:
         """Join the group, so that this process can be asked. Blocks do it as well; call it in a process that only answers.
 
-        Raises FeatureUnsupported where the coordinator has no checks (stock Pulsar's own), ConnectionLost, OperationTimeout,
-        AlreadyClosed. Safe to cancel and to repeat.
+        It also reads the identity of the database, if that can be read now. Raises FeatureUnsupported where the coordinator has
+        no checks (stock Pulsar's own), ConnectionLost, OperationTimeout, AlreadyClosed. Safe to cancel and to repeat.
         """
         async with self._starting:
             if self._membership is None:
                 self._membership = await had(self._client.join_check_group(self._group, self._engine.checking.answer))
+                await self._engine.read_identity_early()
 
     async def close(self) -> None:
         """Leave the group, and remove the rows of this process's ended transactions. The client stays open."""
@@ -147,6 +155,10 @@ class AsyncOutbox:
         and rollback of the connection to it. `timeout`, `name`, `commit_timeout`, `abort_on_disconnect` as those of
         `client.transaction()`: the timeout holds until the database's commit begins.
 
+        Entering raises OutboxWrongDatabase, before anything begins, when the connection and `connect` lead to different
+        databases, or there is no identity. Where a driver cannot be asked before its transaction (SQLAlchemy, DB-API 2.0, a
+        transaction that is joined), the end of the block raises it. The end always compares, before it prepares.
+
         An exception in the block rolls both back, and is raised. The end raises what the driver or Pulsar raised, after both
         were rolled back; OutboxAborted when a check was faster, OutboxOutcomeUnknown when COMMIT was not answered and the
         database cannot be asked, OutboxDiverged when somebody has aborted in Pulsar what the database committed. It does not
@@ -168,9 +180,10 @@ class AsyncOutbox:
         return AsyncOutboxTransaction(self, BlockLife(self._engine, connection, managed_of, blocking=False))
 
     async def create_table(self, connection: Any = None) -> None:
-        """Create the table, and commit: with `connection`, or one of the outbox's own. A table that exists is kept.
+        """Create the table and the identity, and commit: with `connection`, or one of the outbox's own. What exists is kept.
 
-        Raises what the driver raises. `table_sql()` is the text for a migration.
+        Call it once for a table that an earlier version made: the identity is missing there. Raises what the driver raises.
+        `table_sql()` and `identity_sql()` are the texts for a migration.
         """
         if connection is None:
             await self._engine.use(self._engine.rows.create)

@@ -13,7 +13,8 @@ from typing import Any, Final
 import attrs
 
 from pulsar_txn.client.outbox.dialects import Dialect, Statements, statements_of
-from pulsar_txn.client.outbox.door import Door, is_conflict, is_integrity_error
+from pulsar_txn.client.outbox.door import Door, is_access_error, is_conflict, is_integrity_error
+from pulsar_txn.client.outbox.identity import Identity, missing
 from pulsar_txn.wire.ids import TxnId
 
 PAGE_ROWS: Final = 500
@@ -45,6 +46,7 @@ class Rows:
         self._dialect = dialect
         self._now_ms = now_ms
         self._statements: dict[str, Statements] = {}
+        self.identity = Identity(self.statements)
 
     def statements(self, door: Door) -> Statements:
         """The statements for a connection: in the dialect that was chosen, or in its own."""
@@ -55,39 +57,69 @@ class Rows:
         return known
 
     async def create(self, door: Door) -> None:
-        """Create the table, and commit."""
-        await _in_transaction(door, lambda: door.execute(self.statements(door).create, {}))
+        """Create the table and that of the identity, with its row, and commit. What exists is kept."""
+        statements = self.statements(door)
+        await _create(door, statements.create, lambda: door.rows(statements.outcome, {"key": ""}, 1))
+        await _create(door, statements.create_identity, lambda: door.rows(statements.identity, {}, 1))
+        await self.read_identity(door)
+
+    async def read_identity(self, door: Door) -> str:
+        """The identity of the database of a connection of the outbox's own; written now if its table has none yet.
+
+        Raises OutboxWrongDatabase without the table, and what the driver raises.
+        """
+        found = await _in_transaction(door, lambda: self.identity.find(door, "`connect`"))
+        if found is None:
+            try:
+                await _in_transaction(door, lambda: self.identity.insert(door))
+            except Exception as error:
+                if not (is_integrity_error(error) or is_conflict(error)):  # which say that another process was faster
+                    raise
+            found = await _in_transaction(door, lambda: self.identity.find(door, "`connect`"))
+        if found is None:
+            raise missing("`connect`")
+        return str(found)
 
     async def insert(self, door: Door, key: str, txn_id: TxnId) -> None:
         """Write the row that commits, in the transaction that is open. Raises what the driver raises."""
         await door.execute(self.statements(door).insert, self._values(key, txn_id, Outcome.COMMIT))
 
-    async def decide(self, door: Door, key: str, txn_id: TxnId) -> Outcome | None:
+    async def decide(self, door: Door, key: str, txn_id: TxnId, identity: str | None = None) -> Outcome | None:
         """The outcome of a transaction: that of its row, or ABORT by a tombstone. None when a row appeared and went meanwhile.
 
         The insert comes first. It waits for a writer in flight where the database does so, and it is refused only because of a
         row that is committed, at any isolation level. Only after that the row is read, in a transaction that begins then.
-        Raises what the driver raises when the database cannot be asked.
+        Each of the two transactions compares the identity, if one is given: where it is another one, the row may be elsewhere.
+        Raises OutboxWrongDatabase then, with nothing written, and what the driver raises when the database cannot be asked.
         """
         try:
-            written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id))
+            written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id, identity))
         except Exception as error:
             if is_integrity_error(error):
                 written = 0
             elif is_conflict(error):  # the row came after the snapshot of an isolation level above READ COMMITTED
-                written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id))
+                written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id, identity))
             else:
                 raise
         if written:
             return Outcome.ABORT
-        found = await _in_transaction(door, lambda: door.rows(self.statements(door).outcome, {"key": key}, 1))
+        found = await _in_transaction(door, lambda: self._read(door, key, identity))
         return Outcome(found[0][0]) if found else None
 
-    async def _write_tombstone(self, door: Door, key: str, txn_id: TxnId) -> int:
+    async def _read(self, door: Door, key: str, identity: str | None) -> Sequence[Sequence[Any]]:
+        if identity is not None:
+            await self.identity.check(door, identity, "`connect`")
+        return await door.rows(self.statements(door).outcome, {"key": key}, 1)
+
+    async def _write_tombstone(self, door: Door, key: str, txn_id: TxnId, identity: str | None) -> int:
+        """Whether there was no row: 1 or 0. The insert is first: SQLite gives the lock to a write only before any query."""
         statements = self.statements(door)
         for statement in statements.before_check:
             await door.execute(statement, {})
-        return await door.execute(statements.tombstone, self._values(key, txn_id, Outcome.ABORT))
+        written = await door.execute(statements.tombstone, self._values(key, txn_id, Outcome.ABORT))
+        if identity is not None:
+            await self.identity.check(door, identity, "`connect`")
+        return written
 
     async def older(self, door: Door, before_ms: int, after: str) -> list[Row]:
         """A page of the group's rows that were written before a time, by key."""
@@ -112,6 +144,19 @@ class Rows:
             "outcome": outcome.value,
             "created_at_ms": self._now_ms(),
         }
+
+
+async def _create(door: Door, statement: str, probe: Callable[[], Any]) -> None:
+    """Create a table unless it exists: by IF NOT EXISTS where the dialect has that, otherwise by a query to it."""
+    if " IF NOT EXISTS " not in statement:
+        try:
+            await _in_transaction(door, probe)
+        except Exception as error:
+            if not is_access_error(error):
+                raise
+        else:
+            return
+    await _in_transaction(door, lambda: door.execute(statement, {}))
 
 
 async def _in_transaction(door: Door, work: Callable[[], Any]) -> Any:
