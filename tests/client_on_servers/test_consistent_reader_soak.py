@@ -98,19 +98,31 @@ class Follower:
         self.away = 0
         self._arguments = [cut_follower.__file__, service_url, str(output), *topics]
 
-    async def run(self, until: asyncio.Event, lifetime: Callable[[], float | None]) -> None:
-        """Until it is told to stop; killed `lifetime()` seconds after each start."""
+    async def run(self, until: asyncio.Event, killing: Callable[[], float | None]) -> None:
+        """Until it is told to stop; killed `killing()` seconds after the first cut of each start, when that is a number."""
         stopping = asyncio.ensure_future(until.wait())
         while not until.is_set():
             process = await asyncio.create_subprocess_exec(sys.executable, *self._arguments, stderr=asyncio.subprocess.PIPE)
             ended = asyncio.ensure_future(process.communicate())
-            await asyncio.wait([ended, stopping], timeout=lifetime(), return_when=asyncio.FIRST_COMPLETED)
+            dying = asyncio.ensure_future(self._live(self._size(), killing))
+            await asyncio.wait([ended, dying, stopping], return_when=asyncio.FIRST_COMPLETED)
+            dying.cancel()
             if process.returncode is None:
                 process.kill()
                 self.kills += 1
             _, said = await ended
             assert process.returncode in (-9, cut_follower.AWAY), said.decode()
             self.away += process.returncode == cut_follower.AWAY
+
+    async def _live(self, size: int, killing: Callable[[], float | None]) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            if self._size() > size and (seconds := killing()) is not None:
+                await asyncio.sleep(seconds)
+                return
+
+    def _size(self) -> int:
+        return self.output.stat().st_size if self.output.exists() else 0
 
     def count(self) -> int:
         """How many messages it has handed out."""
@@ -174,7 +186,7 @@ async def test_what_is_handed_out_over_minutes_of_kills_is_whole_and_in_order(na
         killed, lives = (Follower(tmp_path / each, server.service_url, topics) for each in ("killed", "lives"))
         writers = [Writer(f"w{number}", topics, random.Random(rng.random())) for number in range(3)]
         async with asyncio.TaskGroup() as following:
-            following.create_task(killed.run(stop_reading, lambda: None if stop_writing.is_set() else 2 + 8 * rng.random()))
+            following.create_task(killed.run(stop_reading, lambda: None if stop_writing.is_set() else 5 * rng.random()))
             following.create_task(lives.run(stop_reading, lambda: None))
             async with AsyncClient(server.service_url, max_backoff=0.5) as client, asyncio.TaskGroup() as writing:
                 for writer in writers:
