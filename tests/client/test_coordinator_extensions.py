@@ -4,7 +4,8 @@ import asyncio
 import re
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, fake_client
+from fake_broker import SILENCE, fake_client
+from fake_coordinators import ends, extended_broker, refused, refused_send, silence
 
 from pulsar_txn.client import AsyncCoordinator, TransactionState
 from pulsar_txn.client.errors import (
@@ -22,31 +23,11 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 
 @pytest.fixture
 def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    found.knows_checks = found.keeps_outcomes = True
-    return found
-
-
-def refused(name, code, text="no"):
-    def handler(_pipe, body):
-        bits = {"txnid_most_bits": body.txnid_most_bits, "txnid_least_bits": body.txnid_least_bits}
-        return command(name, request_id=body.request_id, error=code, message=text, **bits)
-
-    return handler
-
-
-def silence(_pipe, _body):
-    return SILENCE
-
-
-def ends(broker):
-    return [TxnAction(body.txn_action) for body in broker.all("endTxn")]
+    return extended_broker()
 
 
 def grouped(client, **options):
@@ -183,9 +164,7 @@ async def failed_in_group(broker, client):
     """A transaction of a group with a send that failed."""
     producer = await client.create_producer("t")
     txn = await grouped(client)
-    broker.on["send"] = lambda _pipe, body: command(
-        "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="no"
-    )
+    broker.on["send"] = refused_send()
     with pytest.raises(Exception, match="no"):
         await producer.send(b"x", txn=txn)
     return txn
@@ -294,9 +273,7 @@ async def test_an_exception_leaves_a_block_with_a_group_to_its_check_and_a_rollb
 
 
 async def test_a_failed_operation_aborts_a_block_with_a_group(broker):
-    broker.on["send"] = lambda _pipe, body: command(
-        "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="no"
-    )
+    broker.on["send"] = refused_send()
     async with fake_client(broker) as client:
         producer = await client.create_producer("t")
         with pytest.raises(Exception, match="no"):

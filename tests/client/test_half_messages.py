@@ -5,7 +5,8 @@ import json
 import threading
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
+from fake_broker import FakeRuntime, fake_client
+from fake_coordinators import ends, extended_broker, refused, refused_send, silence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.txn.checks import MAX_HEAD_BYTES, data_of, message_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 COMMIT, ROLLBACK, UNKNOWN = LocalOutcome.COMMIT, LocalOutcome.ROLLBACK, LocalOutcome.UNKNOWN
 TOPIC = "persistent://public/default/orders"
@@ -28,26 +28,11 @@ TOPIC = "persistent://public/default/orders"
 
 @pytest.fixture
 def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    found.knows_checks = found.keeps_outcomes = True
-    return found
+    return extended_broker()
 
 
 def says_unknown(_question):
     return UNKNOWN
-
-
-def ends(broker):
-    return [TxnAction(body.txn_action) for body in broker.all("endTxn")]
-
-
-def refused(name, code, text="no"):
-    def handler(_pipe, body):
-        bits = {"txnid_most_bits": body.txnid_most_bits, "txnid_least_bits": body.txnid_least_bits}
-        return command(name, request_id=body.request_id, error=code, message=text, **bits)
-
-    return handler
 
 
 async def half_producer(client, **options):
@@ -78,9 +63,7 @@ async def test_execute_runs_once_after_the_half_message_is_stored_and_before_the
 @pytest.mark.seed_rows("A04")
 async def test_execute_is_not_called_when_a_half_message_was_not_stored(broker):
     calls = []
-    broker.on["send"] = lambda _pipe, body: command(
-        "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="no space"
-    )
+    broker.on["send"] = refused_send("no space")
     async with fake_client(broker) as client, await half_producer(client) as producer:
         with pytest.raises(NotAllowedError, match="no space"):
             await producer.send_in_transaction(b"x", execute=lambda half: calls.append(half) or COMMIT)
@@ -145,7 +128,7 @@ async def test_a_cancelled_execute_leaves_the_transaction_to_the_check(broker):
 
 
 async def test_a_cancellation_before_execute_aborts(broker):
-    broker.on["send"] = lambda _pipe, _body: SILENCE
+    broker.on["send"] = silence
     async with fake_client(broker) as client, await half_producer(client) as producer:
         sending = asyncio.create_task(producer.send_in_transaction(b"x", execute=lambda _half: COMMIT))
         await broker.until(lambda: broker.all("send"))
@@ -166,7 +149,7 @@ async def test_no_outcome_is_a_mistake_that_leaves_the_transaction_to_the_check(
 
 @pytest.mark.seed_rows("A10")
 async def test_a_commit_whose_answer_is_lost_is_what_execute_said_and_the_check_says_it_again(broker, caplog):
-    broker.on["endTxn"] = lambda _pipe, _body: SILENCE
+    broker.on["endTxn"] = silence
     async with fake_client(broker, operation_timeout=0.2) as client, await half_producer(client) as producer:
         assert await producer.send_in_transaction(b"x", execute=lambda _half: COMMIT) is COMMIT
     assert "its group will say commit" in caplog.text
@@ -189,7 +172,7 @@ async def test_a_rollback_that_found_the_transaction_committed_is_raised(broker)
 
 
 async def test_a_rollback_that_could_not_be_said_is_left_to_the_check(broker, caplog):
-    broker.on["endTxn"] = lambda _pipe, _body: SILENCE
+    broker.on["endTxn"] = silence
     async with fake_client(broker, operation_timeout=0.2) as client, await half_producer(client) as producer:
         assert await producer.send_in_transaction(b"x", execute=lambda _half: ROLLBACK) is ROLLBACK
     assert "ROLLBACK was executed" in caplog.text
@@ -411,9 +394,7 @@ def test_a_blocking_execute_is_not_called_when_a_half_message_was_not_stored(bro
         blocking_client(broker) as client,
         client.transactional_producer("orders", group="shop", check=says_unknown) as producer,
     ):
-        broker.on["send"] = lambda _pipe, body: command(
-            "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="no"
-        )
+        broker.on["send"] = refused_send()
         for also in ((), [HalfMessage(b"2")]):
             with pytest.raises(Exception, match="no"):
                 producer.send_in_transaction(b"x", execute=lambda half: calls.append(half) or COMMIT, also=also)

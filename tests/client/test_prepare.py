@@ -8,7 +8,8 @@ import pickle
 import warnings
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
+from fake_broker import SILENCE, FakeRuntime, fake_client
+from fake_coordinators import extended_broker, refused, refused_send, silence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,35 +25,18 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionStateError,
 )
-from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 PREPARED, PREPARING = TransactionState.PREPARED, TransactionState.PREPARING
 
 
 @pytest.fixture
 def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 2
-    found.knows_checks = found.keeps_outcomes = True
-    return found
+    return extended_broker(2)
 
 
 def ends(broker):
     return [(TxnAction(body.txn_action), body.prepared_token) for body in broker.all("endTxn")]
-
-
-def refused(name, code, text="no"):
-    def handler(_pipe, body):
-        bits = {"txnid_most_bits": body.txnid_most_bits, "txnid_least_bits": body.txnid_least_bits}
-        return command(name, request_id=body.request_id, error=code, message=text, **bits)
-
-    return handler
-
-
-def silence(_pipe, _body):
-    return SILENCE
 
 
 async def prepared(client):
@@ -129,9 +113,7 @@ async def test_a_prepared_transaction_may_be_dropped_without_a_warning(broker):
 
 
 async def test_an_operation_that_failed_aborts_instead(broker):
-    broker.on["send"] = lambda _pipe, body: command(
-        "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="no"
-    )
+    broker.on["send"] = refused_send()
     async with fake_client(broker) as client:
         producer = await client.create_producer("t")
         txn = await client.begin_transaction()

@@ -5,6 +5,7 @@ import contextlib
 import attrs
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
+from fake_coordinators import ends
 from insides import partitions_of
 from sync_sides import inner, loop_of
 
@@ -27,10 +28,6 @@ def client_of(broker, **options):
     options = {"operation_timeout": 20, "runtime": FakeRuntime({broker.address: broker})} | options
     with sync.Client(f"pulsar://{broker.address}", **options) as client:
         yield client
-
-
-def ends(broker):
-    return [TxnAction(body.txn_action) for body in broker.all("endTxn")]
 
 
 WAYS = {"payload": {}, "arguments": {"key": "k"}}

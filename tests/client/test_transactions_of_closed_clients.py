@@ -4,25 +4,14 @@ import asyncio
 import logging
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
+from fake_broker import SILENCE, FakeRuntime, fake_client
+from fake_coordinators import ends, silence
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AlreadyClosed, AsyncClient, Client, ConsumerType, TransactionState
 from pulsar_txn.client.txn import transactions
 from pulsar_txn.client.txn.transactions import CLOSED_TOGETHER
 from pulsar_txn.wire.ids import TxnAction, TxnId
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    broker = FakeBroker()
-    broker.partitions[ASSIGN_TOPIC] = 1
-    return broker
-
-
-def ends(broker):
-    return [TxnAction(body.txn_action) for body in broker.all("endTxn")]
 
 
 def lines(caplog):
@@ -65,9 +54,9 @@ async def test_closing_ends_also_when_the_broker_is_gone(broker, gone, caplog):
     client = fake_client(broker)
     txns = [await client.begin_transaction() for _ in range(50)]
     if gone == "silent":
-        broker.on["endTxn"] = lambda _pipe, _body: SILENCE
+        broker.on["endTxn"] = silence
     else:
-        broker.on["connect"] = lambda _pipe, _body: SILENCE
+        broker.on["connect"] = silence
         for pipe in list(broker.pipes):
             pipe.cut()
     async with asyncio.timeout(20):  # not the 50 transactions one after the other, and not their timeout
