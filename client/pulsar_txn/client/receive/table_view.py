@@ -120,9 +120,9 @@ class AsyncTableView(Generic[T]):
             async with asyncio.timeout(None if seconds == math.inf else seconds):
                 last = await self._reader.get_last_message_ids()
                 while any(self._is_ahead(topic, message_id) for topic, message_id in last.items()):
+                    self._check()  # it may have ended since this was called
                     self._changed.clear()
                     await self._changed.wait()
-                    self._check()
         except TimeoutError as error:
             if isinstance(error, PulsarError):
                 raise
