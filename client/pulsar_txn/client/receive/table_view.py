@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from pulsar_txn.client._checks import number_of_seconds
-from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError, SchemaMismatch
+from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
+from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader
@@ -116,17 +116,12 @@ class AsyncTableView(Generic[T]):
         """
         self._check()
         seconds = number_of_seconds(timeout, "timeout")
-        try:
-            async with asyncio.timeout(None if seconds == math.inf else seconds):
-                last = await self._reader.get_last_message_ids()
-                while any(self._is_ahead(topic, message_id) for topic, message_id in last.items()):
-                    self._check()  # it may have ended since this was called
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise OperationTimeout(f"the view of {self.topic} is not up to date within {seconds:g} s") from None
+        async with bounded(seconds, f"the view of {self.topic} is not up to date within {seconds:g} s"):
+            last = await self._reader.get_last_message_ids()
+            while any(self._is_ahead(topic, message_id) for topic, message_id in last.items()):
+                self._check()  # it may have ended since this was called
+                self._changed.clear()
+                await self._changed.wait()
 
     async def close(self) -> None:
         """Stop reading; idempotent. If cancelled, it is closed."""

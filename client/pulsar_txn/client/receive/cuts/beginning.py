@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from pulsar_txn.client.errors import InvalidConfiguration, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import new_partitions
 from pulsar_txn.client.receive.cuts.halves import SampledEnds
@@ -86,20 +87,14 @@ class Beginning:
     async def _end(self, topic: str, partition: int) -> Position:
         """A physical end after everything that is decided by now; so it waits for what waits beside the topic."""
         ends, pause = SampledEnds(), self._core.backoff()
-        try:
-            async with asyncio.timeout(self._core.settings.operation_timeout):
-                for number in itertools.count(1):
-                    ends.begin()
-                    asked = await ends_of_new_reader(self._core, topic, partition)
-                    if ends.answered(number, asked.halves):
-                        return asked.passed
-                    await asyncio.sleep(pause.next())
-        except TimeoutError as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise OperationTimeout(
-                f"transactions were open beside {topic} for longer than the operation timeout", hint="begin at a position"
-            ) from None
+        text = f"transactions were open beside {topic} for longer than the operation timeout"
+        async with bounded(self._core.settings.operation_timeout, text, hint="begin at a position"):
+            for number in itertools.count(1):
+                ends.begin()
+                asked = await ends_of_new_reader(self._core, topic, partition)
+                if ends.answered(number, asked.halves):
+                    return asked.passed
+                await asyncio.sleep(pause.next())
         raise AssertionError("itertools.count ends")
 
 

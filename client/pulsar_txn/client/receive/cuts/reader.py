@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
@@ -11,7 +10,8 @@ from typing import Generic, Self, TypeVar
 import attrs
 
 from pulsar_txn.client._checks import check_whole, number_of_seconds
-from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed
+from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.receive.cuts.position import CutPosition
 from pulsar_txn.client.receive.cuts.reading import Reading
 from pulsar_txn.client.receive.message import Message
@@ -66,13 +66,8 @@ class AsyncConsistentReader(Generic[T]):
         """
         check_whole("max_messages", max_messages, 1)
         seconds = math.inf if timeout is None else number_of_seconds(timeout, "timeout")
-        try:
-            async with asyncio.timeout(None if seconds == math.inf else seconds):
-                messages = await self._reading.cut(max_messages)
-        except TimeoutError as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise OperationTimeout(f"no cut is complete within {seconds:g} s") from None
+        async with bounded(seconds, f"no cut is complete within {seconds:g} s"):
+            messages = await self._reading.cut(max_messages)
         return Cut(messages, self._reading.position)
 
     async def messages(self) -> AsyncIterator[Message[T]]:
