@@ -29,7 +29,7 @@ class PlayedWriter:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.lost: LeaseLost | None = None
-        self.when_written: Callable[[Position | None], None]
+        self.when_written: Callable[[int, Position | None], None]
         self.when_lost: Callable[[LeaseLost], None]
 
     def send(self, payload: bytes) -> None:
@@ -84,7 +84,7 @@ async def test_receipts_without_a_gap_confirm() -> None:
     played = Played()
     for number in (1, 2, 3):
         played.send(b"%d" % number)
-        played.writer.when_written((1, number))
+        played.writer.when_written(number, (1, number))
         assert played.heard.confirmed == [(1, each) for each in range(number)]
     assert await played.log.read((1, 0)) == [((1, 0), b"1"), ((1, 1), b"2"), ((1, 2), b"3")]
     assert not played.tail.take((1, 3), US, played.writer.sent[2]), "what was confirmed is not new when it is read"
@@ -95,8 +95,8 @@ async def test_receipts_without_a_gap_confirm() -> None:
 async def test_a_receipt_that_leaves_a_gap_waits_until_the_gap_was_read(where: Position | None) -> None:
     played = Played()
     first, second = played.send(b"1"), played.send(b"2")
-    played.writer.when_written(where)
-    played.writer.when_written((1, 3) if where is None else (where[0], where[1] + 1))
+    played.writer.when_written(1, where)
+    played.writer.when_written(2, (1, 3) if where is None else (where[0], where[1] + 1))
     assert played.heard.confirmed == []
     played.tail.read((1, 1), "a stranger", b"not ours")
     assert played.heard.confirmed == []
@@ -105,8 +105,25 @@ async def test_a_receipt_that_leaves_a_gap_waits_until_the_gap_was_read(where: P
     played.tail.read((1, 3), US, second)
     assert played.heard.confirmed[-1] == (1, 1)
     played.send(b"3")
-    played.writer.when_written((1, 4))
+    played.writer.when_written(3, (1, 4))
     assert played.heard.confirmed[-1] == (1, 2), "and without a gap it goes on"
+    await played.log.close()
+
+
+async def test_the_receipt_of_a_copy_confirms_no_later_frame() -> None:
+    """Named after decisions that counted before they were stored: a frame was sent again, and its first copy had been read."""
+    played = Played()
+    first = played.send(b"1")
+    second = played.send(b"2")
+    played.tail.read((1, 1), US, first)  # after a lost connection; both are sent again
+    played.writer.when_written(1, (1, 2))
+    assert played.heard.confirmed == [(1, 0)]
+    played.tail.read((1, 2), US, first)
+    played.writer.when_written(2, (1, 3))
+    assert played.heard.confirmed == [(1, 0), (1, 1)]
+    assert await played.log.read((1, 0)) == [((1, 0), b"1"), ((1, 1), b"2")]
+    played.writer.when_written(2, (1, 4))
+    assert not played.tail.take((1, 4), US, second)
     await played.log.close()
 
 
@@ -114,7 +131,7 @@ async def test_a_claim_in_the_gap_ends_it_though_the_broker_gave_receipts() -> N
     """Stock 4.2.4 may let two candidates in that send a leader away at the same moment."""
     played = Played()
     ours = played.send(b"of a leader that is none")
-    played.writer.when_written((1, 2))
+    played.writer.when_written(1, (1, 2))
     played.tail.read((1, 1), "them", encode(CLAIM._replace(epoch=6)))
     assert [type(error) for error in played.heard.failures] == [LeaseLost]
     assert not played.log._take((1, 2), US, memoryview(ours))
@@ -129,7 +146,7 @@ async def test_a_claim_of_an_older_epoch_is_not_followed() -> None:
     played = Played()
     played.tail.read((1, 1), "them", encode(CLAIM._replace(epoch=4)))
     played.send(b"1")
-    played.writer.when_written((1, 2))
+    played.writer.when_written(1, (1, 2))
     assert (played.heard.failures, played.heard.confirmed) == ([], [(1, 0)])
     await played.log.close()
 
@@ -153,7 +170,7 @@ async def test_entries_that_are_too_large_for_a_message_are_refused_and_large_on
     assert [len(decode(payload).records) for payload in played.writer.sent] == [1, 1, 1]
     assert [decode(payload).next_entry for payload in played.writer.sent] == [0, 1, 2]
     for number in (1, 2, 3):
-        played.writer.when_written((1, number))
+        played.writer.when_written(number, (1, number))
     await played.log.close()
 
 
@@ -165,11 +182,11 @@ async def test_frames_in_flight_are_bounded_and_later_ones_grow() -> None:
         played.log.append(b"%d" % number)
         played.log.store._turn_ends()
     assert len(played.writer.sent) == 16
-    played.writer.when_written((1, 1))
+    played.writer.when_written(1, (1, 1))
     assert len(played.writer.sent) == 17
     assert len(decode(played.writer.sent[-1]).records) == 100
     for number in range(2, 18):
-        played.writer.when_written((1, number))
+        played.writer.when_written(number, (1, number))
     await played.log.flush()
     assert played.log.last_confirmed == (1, 115)
     await played.log.close()

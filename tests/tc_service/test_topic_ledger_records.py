@@ -167,6 +167,26 @@ def test_only_frames_of_the_last_claim_count() -> None:
     assert (readable(fold), fold.leader, fold.epoch, fold.strange) == ([b"1", b"2", b"3"], "pulsar://new", 4, 4)
 
 
+def test_a_log_is_read_from_a_place_where_a_former_leader_goes_on() -> None:
+    """Named after a log that nobody could open: its first message there was of a leader that had been sent away."""
+    topic = Topic()
+    old = Leader(topic, "old", 3)
+    old.append(b"1", b"2")
+    new = Leader(topic, "new", 4, topic.fold())
+    start = len(topic.messages)
+    old.append(b"too late", b"also too late")
+    new.first_entry = 2
+    new.append(b"3")
+    old.append(b"much too late")
+    new.put_snapshot(b"part")
+    new.append(b"4")
+    fold = topic.fold(start)
+    assert (readable(fold), fold.next_entry, fold.epoch, fold.producer) == ([b"3", b"4"], 4, 4, "new")
+    assert fold.snapshot is not None
+    assert fold.bytes == 2
+    assert fold.drop() == (7, start)
+
+
 def test_a_frame_that_comes_twice_counts_once() -> None:
     topic = Topic()
     leader = Leader(topic, "a", 1)
@@ -209,13 +229,21 @@ def test_a_topic_that_lost_its_beginning_is_damage() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_reader_sees_the_same_log_from_every_place_that_was_given_up_to(seed: int) -> None:
-    """Random leaders, snapshots, trims, resends and strangers: every start up to the droppable place reads the same."""
+    """Random leaders, snapshots, trims, resends, strangers, and former leaders that go on."""
     rng = random.Random(seed)
     topic, expected = Topic(), list[bytes]()
     leader = Leader(topic, "leader-0", 0)
+    former: list[Leader] = []
+    places: list[Position | None] = [None]
     for step in range(rng.randrange(60)):
-        action = rng.randrange(9)
-        if action == 0:
+        action = rng.randrange(10)
+        if rng.random() < 0.2:
+            places.append(topic.fold().drop())
+        if action == 9 and former:
+            for _ in range(rng.randint(1, 3)):
+                rng.choice(former[-2:]).append(b"too late")
+        elif action == 0:
+            former.append(leader)
             leader = Leader(topic, f"leader-{step + 1}", leader.epoch + 1, topic.fold())
         elif action == 1 and expected:
             leader.first_entry = leader.next_entry - rng.randrange(len(expected) + 1)
@@ -236,10 +264,8 @@ def test_a_reader_sees_the_same_log_from_every_place_that_was_given_up_to(seed: 
             expected += some
     whole = topic.fold()
     assert readable(whole) == expected
-    where = topic.fold().drop()
-    last = (where[1] if where else -1) + 1
-    for start in {0, rng.randrange(last + 1), last}:
-        part = topic.fold(start)
+    for where in {rng.choice(places), topic.fold().drop()}:
+        part = topic.fold(0 if where is None else where[1] + 1)
         assert (readable(part), part.next_entry, part.epoch) == (expected, whole.next_entry, whole.epoch)
         assert (part.snapshot and part.snapshot[1:]) == (whole.snapshot and whole.snapshot[1:])
 

@@ -170,7 +170,7 @@ class Candidate:
             raise LeaseLost(f"log {self.name!r}: epoch {writer.epoch} was claimed after epoch {fold.epoch}")
         return at
 
-    def _claim_is_written(self, where: Position | None) -> None:
+    def _claim_is_written(self, _number: int, where: Position | None) -> None:
         self._receipts.append(where)
         self._tail.wake()
 

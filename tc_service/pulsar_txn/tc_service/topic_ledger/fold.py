@@ -86,6 +86,8 @@ class LogFold:
             if frame.sequence != self.sequence + 1:
                 lost = f"message {where} is frame {frame.sequence} of epoch {frame.epoch}, after {self.sequence}"
                 raise LogDamaged(self.name, self._position(), lost, _ADVICE)
+        elif not frame.is_claim and self.epoch >= 0:
+            self._start_over()  # its CLAIM is before the first message here, so what came was of leaders sent away by then
         self.apply(frame, where, producer)
         return True
 
@@ -93,6 +95,11 @@ class LogFold:
         if frame.epoch > self.epoch:
             return frame.is_claim or not self._claimed
         return frame.epoch == self.epoch and producer == self.producer
+
+    def _start_over(self) -> None:
+        self.entries, self._at, self.bytes = {}, {}, 0
+        self.first_entry, self.next_entry = 0, None
+        self.snapshot, self.snapshot_number, self._promised_snapshot = None, 0, 0
 
     def _is_strange(self, where: Position, producer: str, why: str) -> bool:
         self.strange += 1

@@ -153,9 +153,9 @@ class FrameQueue:
             self._send(encode(frame))
 
     @property
-    def oldest(self) -> Frame:
-        """The oldest frame that is not confirmed; there is one."""
-        return self._in_flight[0].frame
+    def oldest(self) -> Frame | None:
+        """The oldest frame that was sent and is not confirmed; its sequence is its number at the writer."""
+        return self._in_flight[0].frame if self._in_flight else None
 
     def confirm(self, sequence: int) -> None:
         """The frames up to this one are in the topic, and count."""

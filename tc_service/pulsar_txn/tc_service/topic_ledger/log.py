@@ -258,13 +258,16 @@ class TopicLog(BaseLog):
 
     # ---- what the topic holds
 
-    def _written(self, where: Position | None) -> None:
-        """A receipt. Where it leaves a gap, or says no place, the tail comes to the frame in its turn."""
-        tail, fold = self._tail, self._fold
+    def _written(self, number: int, where: Position | None) -> None:
+        """A receipt. Where it leaves a gap, or says no place, the tail comes to the frame in its turn.
+
+        A frame that is not the oldest one has counted already: its first copy was read, and this receipt is of the second.
+        """
+        tail, fold, oldest = self._tail, self._fold, self.store.oldest
         ledger_id, entry_id = tail.last
-        if where == (ledger_id, entry_id + 1) and self.closed is None:
+        if where == (ledger_id, entry_id + 1) and oldest is not None and number == oldest.sequence:
             tail.last = where
-            fold.apply(self.store.oldest, where, self._writer.name)
+            fold.apply(oldest, where, self._writer.name)
             self._confirm(fold.sequence)
 
     def _take(self, where: Position, producer: str, payload: memoryview) -> bool:

@@ -33,13 +33,14 @@ EXCLUSIVE_WITH_FENCING: Final = 3
 class Writer:
     """A producer of one topic, with a name of its own.
 
-    Its owner sets `when_written`, called for each payload, in order, with its place (None: the broker knew it already), and
+    Its owner sets `when_written`, called for each payload, in order, with its number from 0 on and its place (None: the broker
+    knew it already). A payload that was sent again may have an earlier place as well, of which no receipt came. And it sets
     `when_lost`, called once when somebody else writes, or may do so: nothing is sent after that.
     """
 
     def __init__(self, brokers: Brokers, topic: str, name: str) -> None:
         self.name = name
-        self.when_written: Callable[[Position | None], None] = lambda _: None
+        self.when_written: Callable[[int, Position | None], None] = lambda _number, _where: None
         self.when_lost: Callable[[LeaseLost], None] = lambda _: None
         self.epoch = -1
         self.max_message_size = 0
@@ -167,7 +168,7 @@ class Writer:
             return
         self._pending.popleft()
         self._refusals = 0
-        self.when_written((ledger_id, entry_id) if entry_id >= 0 else None)
+        self.when_written(sequence_id, (ledger_id, entry_id) if entry_id >= 0 else None)
 
     def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
         """SEND_ERROR: whether the topic moves, or we were sent away, the next attempt to attach tells."""
