@@ -165,8 +165,20 @@ def test_a_retry_that_computes_other_rows_is_not_mixed_with_what_it_replaces(que
 
 
 def test_tasks_slower_than_the_timeout_end_the_query_and_the_replay_publishes(query: Query, spark: Any) -> None:
-    slow = fails_once(query.once, lambda: time.sleep(2))
-    running = query.start(spark, slow, transactionTimeoutMs="1000")
+    sent = query.folder / "sent"
+
+    def note(step: str, /, **_in_flight: Any) -> None:
+        if step == "sink.write.end":
+            sent.touch()
+
+    def wait() -> None:
+        while not sent.exists():  # the other task has a transaction, and waits for this one
+            time.sleep(0.05)
+        time.sleep(2)
+
+    spark.dataSource.register(watched("pulsar_slow", note))
+    slow = fails_once(query.once, wait)
+    running = query.start(spark, slow, source="pulsar_slow", transactionTimeoutMs="1000")
     with pytest.raises(Exception, match=r"nothing was published|StoreFailed|transaction"):
         running.awaitTermination()
     assert asyncio.run(read_all(query.service_url, query.topic)) == []

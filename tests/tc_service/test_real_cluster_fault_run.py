@@ -26,7 +26,7 @@ SEED = int(os.environ.get("BESIDE_SEED") or random.SystemRandom().randrange(10**
 def test_what_enters_two_clusters_comes_through_transactions_once_while_things_are_killed(
     clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str], instances: int
 ) -> None:
-    run(clusters, tmp_path, capfd, "--transactions", "400", "--seconds", "25", "--workers", "3", "--instances", str(instances))
+    run(clusters, tmp_path, capfd, "--transactions", "300", "--seconds", "18", "--workers", "3", "--instances", str(instances))
 
 
 @pytest.mark.soak
