@@ -6,18 +6,7 @@ import errno
 from collections.abc import Mapping
 from typing import Final
 
-from pulsar_txn.broker.base.plugins import PluginError
-from pulsar_txn.broker.base.settings import ConfigError
 from pulsar_txn.broker.net.ports import CannotListen
-from pulsar_txn.ledger.journal.backup import BackupRefused
-from pulsar_txn.ledger.journal.salvage import CannotSalvage
-from pulsar_txn.ledger.protocols import (
-    LedgerError,
-    StoreInUse,
-    StoreReadOnly,
-    StoreTooNew,
-    StoreUnsupported,
-)
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -33,8 +22,6 @@ STORAGE_FAILED: Final = 74
 CUT_SHORT: Final = 75
 """Ended by a second signal, or by the limit of the drain. Everything that was answered is durable."""
 
-_STORE: Final = (StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported)
-
 
 class Ending(Exception):  # noqa: N818 - not always an error
     """The process ends with `code`, after `sentence` was printed."""
@@ -43,21 +30,6 @@ class Ending(Exception):  # noqa: N818 - not always an error
         super().__init__(sentence)
         self.code = code
         self.sentence = sentence
-
-
-def ending_of(error: Exception) -> Ending | None:
-    """How the process ends because of `error`; None for what only a bug raises."""
-    match error:
-        case Ending():
-            return error
-        case ConfigError() | PluginError():
-            return Ending(USAGE, str(error))
-        case BackupRefused() | CannotSalvage():
-            return Ending(REFUSED, str(error))
-        case LedgerError():
-            return Ending(STORE_REFUSED if isinstance(error, _STORE) else STORAGE_FAILED, str(error))
-        case _:
-            return None
 
 
 _OPTIONS: Final = {"brokerServicePort": "--port", "webServicePort": "--http-port"}

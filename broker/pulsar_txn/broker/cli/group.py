@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from .exits import Ending, ending_of
+from .exits import Ending
 
 COMMANDS: Final = "pulsar_txn.commands"
 
@@ -45,7 +45,14 @@ class LazyGroup(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Ending as refused:
+            say(refused)
+            ctx.exit(refused.code)
         except Exception as error:
+            from .endings import ending_of  # a command that ends well starts sooner without it
+
             ending = ending_of(error)
             if ending is None:
                 raise
