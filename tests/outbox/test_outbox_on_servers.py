@@ -128,6 +128,33 @@ def test_what_a_dead_process_left_prepared_is_ended_by_the_next_one_as_its_row_s
         assert world.events(1) == [b"1"]
 
 
+@on_servers
+def test_a_member_whose_connect_leads_elsewhere_ends_nothing(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the only one that is asked. Without the identity it aborts what the database has committed."""
+    with world.client() as client:
+        events = client.create_producer(f"events-{world.name}")
+        connection = world.connect()
+        block = world.outbox(client).transaction(connection)
+        txn = block.__enter__()
+        world.insert(connection, 1)
+        events.send(b"1", txn=txn)
+        _cut_off(block, after_commit=True)
+        connection.close()
+    with world.client() as client:
+        stray = Outbox(client, world.name, lambda: sqlite3.connect(tmp_path / "other.db"), table=world.table)
+        stray.create_table()
+        with stray:
+            until = time.monotonic() + 20
+            while "nothing is written" not in caplog.text and time.monotonic() < until:
+                time.sleep(0.05)  # the check comes when it is due
+            assert "nothing is written" in caplog.text
+        assert world.outbox(client).trim(older_than=0.001).removed == 1
+        assert world.events(1) == [b"1"]
+    assert world.orders() == [1]
+
+
 class _Cut(BaseException):
     pass
 
