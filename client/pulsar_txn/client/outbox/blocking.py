@@ -6,21 +6,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import OutboxOutcomeUnknown
 from pulsar_txn.client.net.runtime import Lock
-from pulsar_txn.client.outbox.checking import check_data_of
-from pulsar_txn.client.outbox.connections import Connections
-from pulsar_txn.client.outbox.dialects import DEFAULT_TABLE, check_paramstyle
+from pulsar_txn.client.outbox.dialects import DEFAULT_TABLE
 from pulsar_txn.client.outbox.door import at_once
-from pulsar_txn.client.outbox.doors import door_of
-from pulsar_txn.client.outbox.engine import BlockLife, Engine
-from pulsar_txn.client.outbox.outbox import OLDER_THAN, TRIM_EVERY, check_trim_every, rows_of
-from pulsar_txn.client.outbox.trimming import TrimResult, trim
+from pulsar_txn.client.outbox.engine import BlockLife
+from pulsar_txn.client.outbox.parts import OLDER_THAN, TRIM_EVERY, Parts
+from pulsar_txn.client.outbox.trimming import TrimResult
 from pulsar_txn.client.sync.twin import inner
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.outbox.block import Key
     from pulsar_txn.client.sync.twins import Client, Transaction
     from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
 
@@ -46,15 +41,19 @@ class Outbox:
     ) -> None:
         self._client = client
         self._group = group
-        self._check_after = None if check_after is None else seconds_of(check_after, "check_after")
-        style = None if paramstyle is None else check_paramstyle(paramstyle)
-        self._engine = Engine(
-            rows_of(table, group, dialect, inner(client)),
-            Connections(connect, style).use,
-            client.attach_prepared,
-            paramstyle=style,
-            trim_every=check_trim_every(trim_every),
+        self._parts = Parts(
+            client,
+            inner(client).inside.runtime.wall_ms,
+            group,
+            connect,
+            table=table,
+            dialect=dialect,
+            paramstyle=paramstyle,
+            check_after=check_after,
+            trim_every=trim_every,
+            blocking=True,
         )
+        self._engine = self._parts.engine
         self._membership: Any = None
         self._starting = Lock()
 
@@ -102,38 +101,24 @@ class Outbox:
 
         KeyboardInterrupt before COMMIT rolls both back; during COMMIT the check decides.
         """
-        options = {"timeout": timeout, "name": name, "commit_timeout": commit_timeout}
-
-        def managed_of(key: Key) -> Any:
-            return self._client.transaction(
-                **options,  # type: ignore[arg-type]  # of several types
-                eager=True,
-                check_group=self._group,
-                check_data=check_data_of(key),
-                check_after=self._check_after,
-                abort_on_disconnect=abort_on_disconnect,
-            )
-
-        return OutboxTransaction(self, BlockLife(self._engine, connection, managed_of, blocking=True))
+        options = {
+            "timeout": timeout,
+            "name": name,
+            "commit_timeout": commit_timeout,
+            "abort_on_disconnect": abort_on_disconnect,
+        }
+        return OutboxTransaction(self, self._parts.block(connection, options))
 
     def create_table(self, connection: Any = None) -> None:
         """Create the table and the identity, and commit: with `connection`, or one of the outbox's own; see `AsyncOutbox`.
 
         Raises what the driver raises. `table_sql()` and `identity_sql()` are the texts for a migration.
         """
-        rows = self._engine.rows
-        at_once(self._create(rows.create, connection))
-
-    async def _create(self, create: Any, connection: Any) -> None:
-        if connection is None:
-            await self._engine.use(create)
-        else:
-            await create(door_of(connection, self._engine.paramstyle))
+        at_once(self._parts.create_table(connection))
 
     def trim(self, older_than: float | timedelta = OLDER_THAN) -> TrimResult:
         """Remove rows of the group that were written more than `older_than` ago; see `AsyncOutbox.trim`."""
-        before = inner(self._client).inside.runtime.wall_ms() - int(seconds_of(older_than, "older_than") * 1000)
-        return at_once(trim(self._engine, self._engine.end, before))
+        return at_once(self._parts.trim(older_than))
 
 
 class OutboxTransaction:

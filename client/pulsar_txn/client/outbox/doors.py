@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.outbox.alchemy import SqlAlchemyDoor
+from pulsar_txn.client.outbox.dbapi import DbApiDoor
 from pulsar_txn.client.outbox.door import Door
-from pulsar_txn.client.outbox.drivers import AsyncpgDoor, DbApiDoor, PsycopgDoor, SqliteDoor
+from pulsar_txn.client.outbox.drivers import AsyncpgDoor, PsycopgDoor, SqliteDoor
 
 _DOORS: Final[Sequence[tuple[str, Sequence[str], Callable[[Any, str | None], Door]]]] = (
     ("psycopg", ("Connection", "AsyncConnection"), PsycopgDoor),

@@ -5,35 +5,24 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pulsar_txn.client._checks import seconds_of
-from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.outbox.checking import check_data_of
-from pulsar_txn.client.outbox.connections import Connections
 from pulsar_txn.client.outbox.dialects import (
     DEFAULT_TABLE,
     POSTGRESQL,
-    check_paramstyle,
     check_table,
     chosen_dialect,
     create_table_sql,
     identity_table_sql,
 )
 from pulsar_txn.client.outbox.door import had
-from pulsar_txn.client.outbox.doors import door_of
-from pulsar_txn.client.outbox.engine import BlockLife, Engine
-from pulsar_txn.client.outbox.rows import Rows
-from pulsar_txn.client.outbox.trimming import TrimResult, trim
-from pulsar_txn.client.txn.checks import check_group_name
+from pulsar_txn.client.outbox.engine import BlockLife
+from pulsar_txn.client.outbox.parts import OLDER_THAN, TRIM_EVERY, Parts
+from pulsar_txn.client.outbox.trimming import TrimResult
 
 if TYPE_CHECKING:
     from pulsar_txn.client.client import AsyncClient
-    from pulsar_txn.client.outbox.block import Key
     from pulsar_txn.client.txn.transaction import AsyncTransaction
-
-TRIM_EVERY: Final = 500
-OLDER_THAN: Final = timedelta(hours=1)
 
 
 def table_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") -> str:
@@ -44,21 +33,6 @@ def table_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") ->
 def identity_sql(table: str = DEFAULT_TABLE, dialect: str | None = "postgresql") -> str:
     """The CREATE TABLE of the identity, with the arguments of `table_sql`. The outbox writes its row over `connect`."""
     return identity_table_sql(check_table(table), chosen_dialect(dialect) or POSTGRESQL)
-
-
-def rows_of(table: str, group: str, dialect: str | None, client: AsyncClient) -> Rows:
-    """The rows of an outbox, from its arguments. InvalidConfiguration."""
-    check_group_name("group", group)
-    if len(group) > 255:
-        raise InvalidConfiguration("the name of the group has more than 255 characters", hint="the column holds 255")
-    return Rows(check_table(table), group, chosen_dialect(dialect), client.inside.runtime.wall_ms)
-
-
-def check_trim_every(trim_every: int | None) -> int | None:
-    """InvalidConfiguration unless it is a number from 1, or None."""
-    if trim_every is not None and (not isinstance(trim_every, int) or trim_every < 1):
-        raise InvalidConfiguration(f"trim_every={trim_every!r} is no number from 1", hint="None removes nothing by itself")
-    return trim_every
 
 
 class AsyncOutbox:
@@ -95,16 +69,19 @@ class AsyncOutbox:
     ) -> None:
         self._client = client
         self._group = group
-        self._check_after = None if check_after is None else seconds_of(check_after, "check_after")
-        style = None if paramstyle is None else check_paramstyle(paramstyle)
-        self._connections = Connections(connect, style)
-        self._engine = Engine(
-            rows_of(table, group, dialect, client),
-            self._connections.use_beside_loop,
-            lambda token: client.attach_prepared(token),
-            paramstyle=style,
-            trim_every=check_trim_every(trim_every),
+        self._parts = Parts(
+            client,
+            client.inside.runtime.wall_ms,
+            group,
+            connect,
+            table=table,
+            dialect=dialect,
+            paramstyle=paramstyle,
+            check_after=check_after,
+            trim_every=trim_every,
+            blocking=False,
         )
+        self._engine = self._parts.engine
         self._membership: Any = None
         self._starting = asyncio.Lock()
 
@@ -126,7 +103,7 @@ class AsyncOutbox:
             if membership is not None:
                 await membership.close()
         await self._engine.remove_ended(all_of_them=True)
-        self._connections.close()
+        self._parts.connections.close()
 
     async def __aenter__(self) -> Self:
         """`start()`."""
@@ -165,19 +142,13 @@ class AsyncOutbox:
         raise when only the end in Pulsar failed: the commit is decided, and follows. If cancelled before COMMIT both are rolled
         back; during COMMIT the check decides.
         """
-        options = {"timeout": timeout, "name": name, "commit_timeout": commit_timeout}
-
-        def managed_of(key: Key) -> Any:
-            return self._client.transaction(
-                **options,  # type: ignore[arg-type]  # of several types
-                eager=True,
-                check_group=self._group,
-                check_data=check_data_of(key),
-                check_after=self._check_after,
-                abort_on_disconnect=abort_on_disconnect,
-            )
-
-        return AsyncOutboxTransaction(self, BlockLife(self._engine, connection, managed_of, blocking=False))
+        options = {
+            "timeout": timeout,
+            "name": name,
+            "commit_timeout": commit_timeout,
+            "abort_on_disconnect": abort_on_disconnect,
+        }
+        return AsyncOutboxTransaction(self, self._parts.block(connection, options))
 
     async def create_table(self, connection: Any = None) -> None:
         """Create the table and the identity, and commit: with `connection`, or one of the outbox's own. What exists is kept.
@@ -185,10 +156,7 @@ class AsyncOutbox:
         Call it once for a table that an earlier version made: the identity is missing there. Raises what the driver raises.
         `table_sql()` and `identity_sql()` are the texts for a migration.
         """
-        if connection is None:
-            await self._engine.use(self._engine.rows.create)
-        else:
-            await self._engine.rows.create(door_of(connection, self._engine.paramstyle))
+        await self._parts.create_table(connection)
 
     async def trim(self, older_than: float | timedelta = OLDER_THAN) -> TrimResult:
         """Remove rows of the group that were written more than `older_than` ago (seconds or a timedelta).
@@ -197,8 +165,7 @@ class AsyncOutbox:
         Rows of a coordinator that does not answer are kept. So it also finishes what a crash has left.
         Raises what the driver raises. Safe to cancel and to repeat, and to run in several processes.
         """
-        before = self._client.inside.runtime.wall_ms() - int(seconds_of(older_than, "older_than") * 1000)
-        return await trim(self._engine, self._engine.end, before)
+        return await self._parts.trim(older_than)
 
 
 class AsyncOutboxTransaction:
