@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 
 import attrs
 from chain_schedule import Phase
+from history_facts import Facts
 from history_reader import History
 
 Name = tuple[str, int]
@@ -68,6 +69,15 @@ def _answered(history: History) -> dict[str, set[Name]]:
         if op.f == "send" and op.process == "source" and op.type == "ok":
             names[op.value["topic"]].add(tuple(op.value["payload"]["root"]))
     return names
+
+
+def refused(history: History) -> int:
+    """How many operations predecessors asked for when a successor had taken over, in vain."""
+    found = 0
+    for txn in Facts(history).txns.values():
+        if txn.fenced is not None:
+            found += sum(op.type != "ok" and op.start > txn.fenced.end for op in txn.ops())
+    return found
 
 
 def ends_of_transactions(history: History) -> dict[str, int]:

@@ -107,6 +107,7 @@ def _work(phase: Phase, verb: str, client: pulsar.Client, folder: str) -> list[C
         return [functools.partial(follow, client, chain, folder, stop) for chain in phase.chains]
     hops = [hop for chain in phase.chains for hop in chain.hops]
     topics = sorted({topic for hop in hops for topic in (hop.source, hop.target)})
+    topics += [worker.beats for worker in phase.workers if worker.beats is not None]
     reads: list[Callable[[], None]] = [functools.partial(read_all, client, topic, folder) for topic in topics]
     return reads + [functools.partial(take_rest, client, hop, folder) for hop in hops]
 

@@ -47,6 +47,8 @@ class Transactions:
     """Names the transactions of a client and writes how they go; an observer of asyncio clients."""
 
     def __init__(self, writer: HistoryWriter) -> None:
+        self.identity: dict[str, object] = {}
+        """A field of each begin: of which incarnation of a transactional id it is."""
         self._writer = writer
         self._numbers = itertools.count()
         self._unnamed: WeakKeyDictionary[AsyncTransaction, str] = WeakKeyDictionary()
@@ -57,7 +59,7 @@ class Transactions:
     def begin(self, timeout: float) -> str:
         """A transaction is about to begin; the name that it is to be given."""
         name = f"{self._writer.process}/{next(self._numbers)}"
-        self._begins[name] = self._writer.invoke("begin", txn=name, timeout_ms=int(timeout * 1000))
+        self._begins[name] = self._writer.invoke("begin", txn=name, timeout_ms=int(timeout * 1000), **self.identity)
         return name
 
     def adopt(self, txn: AsyncTransaction, timeout: float) -> str:
@@ -125,10 +127,20 @@ class HopRecorder:
     def __init__(self, writer: HistoryWriter, hop: Hop, lane: str) -> None:
         self.hop = hop
         self.writer = writer
+        self.identity: dict[str, object] = {}
+        """As of `Transactions`, for clients that have no observer."""
+        self._lane = lane
         self.producer = f"{writer.process}.{lane}"
         self.consumer = f"{writer.process}.{hop.source[-1]}"
         self._seqs: dict[str, itertools.count[int]] = {}
+        self._parts: dict[int, HopRecorder] = {}
         self._source: Final[dict[str, Any]] = {"topic": hop.source, "partition": -1, "subscription": SUBSCRIPTION}
+
+    def part(self, number: int) -> HopRecorder:
+        """A lane within this one; the same each time, because the numbers of its messages go on when a style begins again."""
+        if number not in self._parts:
+            self._parts[number] = HopRecorder(self.writer, self.hop, f"{self._lane}.{number}")
+        return self._parts[number]
 
     def delivered(self, messages: Sequence[Message[bytes]]) -> list[dict[str, Any]]:
         """The application has these; their payloads."""
@@ -178,6 +190,10 @@ class HopRecorder:
         return self.writer.invoke(
             "ack", **self._source, consumer=self.consumer, positions=positions, kind="individual", txn=txn
         )
+
+    def preparing(self, txn: str) -> int:
+        """A transaction is about to be prepared."""
+        return self.writer.invoke("prepare", txn=txn)
 
     def subscribing(self) -> int:
         """The subscription is joined."""

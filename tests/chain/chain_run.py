@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import attrs
+from chain_beats import OPEN, REFUSED
 from chain_schedule import Fault, Phase, Worker
+from chain_zombies import Zombie
 from history_format import HistoryWriter
 
 HERE: Final = Path(__file__).resolve().parent
@@ -22,7 +24,9 @@ DRAIN_SECONDS: Final = 60.0
 other tests keep busy as well. What waits for nothing comes through in a few seconds."""
 END_SECONDS: Final = 40.0
 """A worker that is asked to end does so within its client's operation timeout, and some."""
-CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 14, 15))
+CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15))
+CHECKS_OF_TAKE_OVERS: Final = ("K10", "K18")
+TAKE_OVERS: Final = ("replace-worker", "pause-worker")
 BOUNDS: Final = {"txn_decided_ms": 6000, "unseen_ms": 60_000, "answer_ms": 30_000}
 
 
@@ -58,6 +62,8 @@ class Counts:
     broker_kills: int = 0
     worker_kills: int = 0
     worker_closes: int = 0
+    replaced: int = 0
+    paused: int = 0
     complete: int = 0
     drained_after: float = 0.0
     slowest_start: float = 0.0
@@ -81,9 +87,12 @@ class PhaseRun:
         self._incarnations = dict.fromkeys((worker.name for worker in phase.workers), 0)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
+        self._zombies: list[Zombie] = []
         self._nemesis = HistoryWriter(self._history, "nemesis")
         hops = [{"from": [hop.source], "to": [hop.target]} for chain in phase.chains for hop in chain.hops]
-        self._nemesis.event("meta", seed=seed, command=command, checks=CHECKS, bounds=BOUNDS, hops=hops)
+        checks = CHECKS + (CHECKS_OF_TAKE_OVERS if any(fault.what in TAKE_OVERS for fault in phase.faults) else ())
+        about = {"seed": seed, "command": command, "checks": checks, "bounds": BOUNDS, "hops": hops}
+        self._nemesis.event("meta", **about, prepared_end=True)  # by the check group of all workers
 
     @property
     def history(self) -> Path:
@@ -95,7 +104,7 @@ class PhaseRun:
         try:
             self._run()
         finally:
-            for process in [*self._workers.values(), *self._others]:
+            for process in [*self._workers.values(), *self._others, *(zombie.process for zombie in self._zombies)]:
                 if process.poll() is None:
                     process.kill()
                     process.wait(15)
@@ -110,6 +119,7 @@ class PhaseRun:
         for fault in self._phase.faults:
             self._wait(lambda: None, max(0.0, begin + fault.at - time.monotonic()))
             self._inflict(fault)
+        self._wait(lambda: None if self._zombies else 0, DRAIN_SECONDS)
         self._wait(lambda: source.poll(), begin + self._phase.seconds + DRAIN_SECONDS - time.monotonic())
         if source.poll() != 0:
             raise ChainError(f"the source did not end well: {source.poll()}\n{self._log_tail('chain_source.py')}")
@@ -138,17 +148,55 @@ class PhaseRun:
             self.counts.broker_kills += 1
             return
         worker = next(each for each in self._phase.workers if each.name == fault.target)
-        process = self._workers[worker.name]
+        if fault.what in TAKE_OVERS:
+            self._replace(worker, slept=fault.what == "pause-worker")
+            return
         hard = fault.what == "kill-worker"
-        for target in (worker.name, *self._processes_of(worker)):
+        self._end_worker(self._workers[worker.name], [worker.name, *self._processes_of(worker)], hard=hard)
+        if hard:
+            self.counts.worker_kills += 1
+        else:
+            self.counts.worker_closes += 1
+        self._start_worker(worker)
+
+    def _end_worker(self, process: subprocess.Popen[bytes], names: Sequence[str], *, hard: bool) -> None:
+        """`names`: those under which it writes its history come last, and the first one of these is its loop's."""
+        for target in names:
             self._nemesis.event("kill", target=target, how="SIGKILL" if hard else "SIGTERM")
         if hard:
             process.kill()
             process.wait(15)
-            self.counts.worker_kills += 1
         else:
-            self._end(process, f"worker {worker.name}")
-            self.counts.worker_closes += 1
+            self._end(process, f"worker {names[0]}")
+
+    def _replace(self, worker: Worker, *, slept: bool) -> None:
+        """Start a successor of a worker that lives on."""
+        names, number = self._processes_of(worker), self._incarnations[worker.name]
+        if slept:
+            for target in names:
+                self._nemesis.event("pause", target=target)
+            self.counts.paused += 1
+        else:
+            self.counts.replaced += 1
+
+        def end(zombie: Zombie) -> None:
+            self._end_worker(zombie.process, names, hard=slept)
+            if not zombie.in_time:
+                raise ChainError(f"{names[0]} has a successor, and was never refused; see the logs in {self._folder}")
+
+        def succeeded() -> bool:
+            later = range(number, self._incarnations[worker.name])
+            return any(OPEN in self._text(f"{worker.name}.{each}") for each in later)
+
+        zombie = Zombie(
+            names[0],
+            self._workers[worker.name],
+            slept=slept,
+            succeeded=succeeded,
+            refused=lambda: REFUSED in self._text(names[0]),
+            end=end,
+        )
+        self._zombies.append(zombie)
         self._start_worker(worker)
 
     def _processes_of(self, worker: Worker) -> list[str]:
@@ -203,12 +251,15 @@ class PhaseRun:
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
-    def _log_tail(self, name: str) -> str:
+    def _text(self, name: str) -> str:
         log = self._log(name)
-        return log.read_text(encoding="utf-8", errors="replace")[-3000:] if log.exists() else ""
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+    def _log_tail(self, name: str) -> str:
+        return self._text(name)[-3000:]
 
     def _completed(self) -> int:
-        return self._log("chain_official.py-follow").read_text(encoding="utf-8", errors="replace").count("complete ")
+        return self._text("chain_official.py-follow").count("complete ")
 
     def _wait(self, done: Callable[[], int | None], seconds: float) -> int | None:
         """Until `done()` is not None, or for so long; ChainError when a worker has crashed meanwhile."""
@@ -217,6 +268,10 @@ class PhaseRun:
             for name, process in self._workers.items():
                 if process.poll() not in (None, 0, -signal.SIGTERM):
                     raise ChainError(f"worker {name} crashed:\n{self._log_tail(f'{name}.{self._incarnations[name] - 1}')}")
+            for zombie in self._zombies:
+                if zombie.process.poll() not in (None, 0):
+                    raise ChainError(f"worker {zombie.name} crashed:\n{self._log_tail(zombie.name)}")
+            self._zombies = [zombie for zombie in self._zombies if not zombie.step()]
             time.sleep(0.05)
         return found
 

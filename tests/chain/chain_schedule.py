@@ -23,12 +23,13 @@ HOPS: Final = 3
 CHAINS: Final = 4
 """Of each phase: the first half has batched input, the others unbatched."""
 WORKERS: Final = 2
-"""Processes of each chain; each works on all hops."""
+"""Processes of each chain; each works on all hops. The first one has a transactional id."""
 LETTERS: Final = "abcd"
 RATE: Final = {True: 25, False: 8}
 """Messages a second that enter each chain, batched or not."""
 BROKER_KILL_EVERY: Final = 4.5
 WORKER_FAULT_EVERY: Final = 2.5
+TAKE_OVER_EVERY: Final = 3.5
 """Mean seconds between two faults of a kind."""
 
 
@@ -54,17 +55,25 @@ class Chain:
 
 @attrs.frozen
 class Worker:
-    """One process that is started again after each fault; `styles` are those of its chain's hops."""
+    """One process that is started again after each fault; `styles` are those of its chain's hops.
+
+    `beats`: the topic of its own, of a worker with a transactional id; see `chain_beats`.
+    """
 
     name: str
     chain: str
     styles: tuple[str, ...]
     seed: int
+    beats: str | None
 
 
 @attrs.frozen
 class Fault:
-    """`what`: kill-worker, close-worker or kill-broker; `at` is seconds after the beginning of the phase."""
+    """`what`: kill-worker, close-worker, replace-worker, pause-worker or kill-broker. `at`: seconds after the beginning.
+
+    A worker that is replaced works on beside its successor for a while. One that is paused sleeps until its successor has taken
+    over, and works on then.
+    """
 
     at: float
     what: str
@@ -91,23 +100,33 @@ class Phase:
         return json.dumps(attrs.asdict(self))
 
 
-def draw(seed: int, seconds: float, *, phases: Sequence[str] = ("calm", "kills"), modes: Sequence[str] = MODES) -> list[Phase]:
-    """The phases of a seed. `seconds` is the time with faults of all phases together."""
-    return [_phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes) for name in phases]
+def draw(
+    seed: int,
+    seconds: float,
+    *,
+    phases: Sequence[str] = ("calm", "kills"),
+    modes: Sequence[str] = MODES,
+    fences: bool = True,
+) -> list[Phase]:
+    """The phases of a seed. `seconds` is the time with faults of all phases together; `fences`: the server knows take-overs."""
+    return [_phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes, fences=fences) for name in phases]
 
 
-def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str]) -> Phase:
+def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str], *, fences: bool) -> Phase:
     chains = tuple(
         Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), max(20, int(RATE[batched] * seconds)))
         for number, (order, batched) in enumerate(_orders(rng, modes))
     )
-    workers = tuple(
-        Worker(f"{chain.name}w{number}", chain.name, tuple(rng.choice(STYLES) for _ in chain.hops), rng.randrange(2**32))
-        for chain in chains
-        for number in range(WORKERS)
-    )
+    workers = tuple(_worker(rng, chain, number, fenced=fences and not number) for chain in chains for number in range(WORKERS))
     kills = name == "kills"
     return Phase(name, seconds, kills, chains, workers, tuple(_faults(rng, seconds, workers, kills=kills)))
+
+
+def _worker(rng: random.Random, chain: Chain, number: int, *, fenced: bool) -> Worker:
+    name = f"{chain.name}w{number}"
+    styles = tuple(rng.choice(STYLES) for _ in chain.hops)
+    beats = f"persistent://public/default/{name}-beats" if fenced else None
+    return Worker(name, chain.name, styles, rng.randrange(2**32), beats)
 
 
 def _orders(rng: random.Random, modes: Sequence[str]) -> list[tuple[list[str], bool]]:
@@ -132,6 +151,10 @@ def _faults(rng: random.Random, seconds: float, workers: Sequence[Worker], *, ki
     faults = []
     for at in _times(rng, WORKER_FAULT_EVERY, seconds):
         faults.append(Fault(at, rng.choice(("kill-worker", "close-worker")), rng.choice(workers).name))
+    fenced = [worker.name for worker in workers if worker.beats]
+    if fenced:
+        take_overs = _times(rng, TAKE_OVER_EVERY, seconds)
+        faults += [Fault(at, rng.choice(("replace-worker", "pause-worker")), rng.choice(fenced)) for at in take_overs]
     if kills:
         faults += [Fault(at, "kill-broker", "broker") for at in _times(rng, BROKER_KILL_EVERY, seconds)]
     return sorted(faults, key=lambda fault: fault.at)

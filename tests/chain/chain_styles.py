@@ -97,7 +97,7 @@ async def single(place: Place, recorder: HopRecorder, rng: random.Random) -> Non
 
 async def interleaved(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
     """See the module's table."""
-    slots = [recorder] + [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in (1, 2)]
+    slots = [recorder, recorder.part(1), recorder.part(2)]
     while not place.stop.is_set():
         messages = await place.consumer.receive_many(rng.randint(2, 9), max_wait=WAIT)
         if messages:
@@ -215,7 +215,7 @@ class _Unit:
         try:
             if not self._failed and not self._fate.aborts:
                 if self._fate.prepares and self._place.checks:
-                    await txn.prepare()
+                    await self._prepare(txn)
                     await asyncio.sleep(self._fate.pause)
                 await txn.commit()
                 return True
@@ -226,6 +226,15 @@ class _Unit:
             self._place.transactions.gave_up(txn)
             await asyncio.sleep(AFTER_A_FAILURE)
         return False
+
+    async def _prepare(self, txn: AsyncTransaction) -> None:
+        op = self._recorder.preparing(self._name)
+        try:
+            await txn.prepare()
+        except BaseException as error:  # as in `send`
+            self._recorder.writer.info(op, error=repr(error))
+            raise
+        self._recorder.writer.ok(op)
 
 
 async def send_all(
@@ -303,7 +312,7 @@ async def received(place: Place, recorder: HopRecorder, rng: random.Random) -> N
 async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
     """See the module's table."""
     lanes = rng.randint(1, 3)
-    free = [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in range(lanes)]
+    free = [recorder.part(number) for number in range(lanes)]
     before: dict[HopRecorder, AsyncTransaction] = {}
 
     async def handle(taken: AsyncTransactionalBatch[bytes]) -> None:
@@ -377,7 +386,7 @@ def _blocking_unit(
     end = "abort" if fate.aborts else "commit"
     committed = ending = False
     txn: blocking.Transaction | None = None
-    op = writer.invoke("begin", txn=name, timeout_ms=int(fate.timeout * 1000))
+    op = writer.invoke("begin", txn=name, timeout_ms=int(fate.timeout * 1000), **recorder.identity)
     try:
         txn = client.begin_transaction(timeout=fate.timeout)
         writer.ok(op, id=str(txn.id))

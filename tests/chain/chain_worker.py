@@ -18,6 +18,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from chain_beats import Beats, read_beats, taken_over, taken_over_by_thread
 from chain_recorder import SUBSCRIPTION, HopRecorder, Transactions
 from chain_schedule import Hop, Worker, batches_by_key, phase_of
 from chain_styles import CHECK_GROUP, STYLES, Place, blocking_single, outcome_of
@@ -53,10 +54,14 @@ class WorkerProcess:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         writer = HistoryWriter(self._folder, self._name)
         transactions = Transactions(writer)
-        op = writer.invoke("open")
-        async with AsyncClient(self._url, **CLIENT) as client, asyncio.TaskGroup() as group:
-            writer.ok(op)
+        beats = self._worker.beats
+        name = None if beats is None else self._worker.name
+        async with AsyncClient(self._url, transactional_id=name, **CLIENT) as client, asyncio.TaskGroup() as group:
             client.add_observer(transactions)
+            if beats is not None:
+                await self._take_over(client, writer, transactions, beats)
+                beating = Beats(client, writer, transactions, beats, random.Random(self._rng.random()), self._stop)
+                group.create_task(beating.run())
             try:
                 await client.join_check_group(CHECK_GROUP, outcome_of)
                 self._checks = True
@@ -69,6 +74,12 @@ class WorkerProcess:
                 else:
                     group.create_task(self._work(client, hop, style, writer, transactions))
         writer.ok(writer.invoke("close"))
+
+    async def _take_over(self, client: AsyncClient, writer: HistoryWriter, transactions: Transactions, beats: str) -> None:
+        identity = await taken_over(client, writer, self._worker.name, self._stop)
+        if identity is not None:
+            transactions.identity = {"identity": identity}
+            await read_beats(client, writer, beats, self._stop)
 
     def stop(self) -> None:
         """Finish what is under way, and end."""
@@ -96,7 +107,11 @@ class WorkerProcess:
         writer = HistoryWriter(self._folder, f"{self._name}-{hop.source[-1]}")
         recorder = HopRecorder(writer, hop, f"{hop.source[-1]}0")
         rng = random.Random(self._rng.random())
-        with blocking.Client(self._url, **CLIENT) as client:
+        name = f"{self._worker.name}-{hop.source[-1]}" if self._worker.beats is not None else None
+        with blocking.Client(self._url, transactional_id=name, **CLIENT) as client:
+            if name is not None:
+                identity = taken_over_by_thread(client, writer, name, self._stop_threads)
+                recorder.identity = {"identity": identity} if identity is not None else {}
             while not self._stop_threads.is_set():
                 op, joined = recorder.subscribing(), False
                 try:

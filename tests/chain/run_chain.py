@@ -21,7 +21,7 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "history")]
 
 from chain_backlog import backlogs  # noqa: E402 - the path comes first
-from chain_judge import compare, ends_of_transactions  # noqa: E402
+from chain_judge import compare, ends_of_transactions, refused  # noqa: E402
 from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
 from chain_schedule import MODES, Phase, draw  # noqa: E402
 from check_history import judge  # noqa: E402
@@ -33,7 +33,8 @@ from stock_pulsar import StockPulsar  # noqa: E402
 
 def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
     """All phases of one seed; whether everything was right."""
-    phases = draw(seed, arguments.seconds, phases=arguments.phases, modes=arguments.modes)
+    options = {"phases": arguments.phases, "modes": arguments.modes}
+    phases = draw(seed, arguments.seconds, **options, fences=not arguments.stock)
     right = True
     for phase in phases:
         begin = time.monotonic()
@@ -62,7 +63,10 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
     history = read_history(run.history)
     wrong += [str(verdict) for verdict in judge(history) if verdict.status != VALID]
     comparison = compare(phase, history)
-    told = f"{as_text(run.counts)} {ends_of_transactions(history)}"
+    counts = {**ends_of_transactions(history), "refused to predecessors": refused(history)}
+    told = f"{as_text(run.counts)} {counts}"
+    if run.counts.replaced + run.counts.paused and not counts["refused to predecessors"]:
+        wrong.append("workers had successors, and nothing was refused to them")
     if not run.is_read:
         print(f"seed {seed}, phase {phase.name}: not compared, for the final reads are missing; {told}", flush=True)
         return wrong

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 
 import pytest
-from chain_judge import compare
+from chain_judge import compare, refused
+from chain_recorder import HopRecorder
 from chain_run import PhaseRun
 from chain_schedule import MODES, Fault, draw, phase_of
+from chain_zombies import Zombie
 from check_history import judge
 from history_format import HistoryWriter, make_payload
 from history_reader import History, Op, read_history
@@ -32,6 +35,22 @@ def test_every_seed_has_all_types_batched_and_unbatched_with_and_without_kills()
         assert "kill-broker" not in faults[0]
         assert "kill-broker" in faults[1]
         assert all(found & {"kill-worker", "close-worker"} for found in faults)
+        assert all(found & {"replace-worker", "pause-worker"} for found in faults)
+
+
+def test_only_workers_with_a_transactional_id_have_successors_beside_them():
+    for seed in SEEDS:
+        for phase in draw(seed, 40):
+            fenced = {worker.name for worker in phase.workers if worker.beats}
+            assert len(fenced) == len(phase.chains)
+            taken = {fault.target for fault in phase.faults if fault.what in ("replace-worker", "pause-worker")}
+            assert taken <= fenced
+
+
+def test_a_server_that_fences_nobody_has_no_take_overs():
+    for phase in draw(1, 40, fences=False):
+        assert not any(worker.beats for worker in phase.workers)
+        assert {fault.what for fault in phase.faults} <= {"kill-worker", "close-worker", "kill-broker"}
 
 
 def test_fifty_seeds_have_every_style_on_every_type():
@@ -129,6 +148,71 @@ def test_what_is_left_on_a_subscription_is_a_fault(story):
     story.find("rest-b", hop.source, ("x", 1))
     assert not story.verdict().is_right
     assert "1 left" in str(story.verdict())
+
+
+def test_what_a_predecessor_asks_for_in_vain_is_counted(tmp_path):
+    first, second = HistoryWriter(tmp_path, "w.0"), HistoryWriter(tmp_path, "w.1")
+    identity = {"identity": ["transactional_id", "w", 0]}
+    for name in ("early", "late"):
+        if name == "late":
+            second.ok(second.invoke("open", transactional_id="w"), identity=["transactional_id", "w", 1])
+        first.ok(first.invoke("begin", txn=name, timeout_ms=1000, **identity))
+        first.fail(first.invoke("commit", txn=name))
+    first.info(first.invoke("begin", txn="refused", timeout_ms=1000, **identity))
+    assert refused(read_history(tmp_path)) == 2
+
+
+def test_the_numbers_of_a_lane_go_on_when_its_style_begins_again(tmp_path):
+    hop = draw(1, 0)[0].chains[0].hops[0]
+    recorder = HopRecorder(HistoryWriter(tmp_path, "w.0"), hop, "a0")
+    source = make_payload("p", 1) | {"root": ["p", 1], "key": "k"}
+    made = [lane.outputs("x", [source])[0].payload for lane in (recorder, recorder.part(1), recorder.part(1), recorder.part(2))]
+    assert len({(each["producer"], each["seq"]) for each in made}) == len(made)
+
+
+class Sleeper:
+    """The process of a zombie that remembers its signals."""
+
+    def __init__(self):
+        self.signals = []
+
+    def send_signal(self, number):
+        self.signals.append(number)
+
+
+@pytest.mark.parametrize("slept", [True, False])
+def test_a_predecessor_goes_when_it_was_refused_after_its_successor_came(monkeypatch, slept):
+    now, seen, ended = [0.0], set(), []
+    monkeypatch.setattr("chain_zombies.time.monotonic", lambda: now[0])
+    zombie = Zombie(
+        "w.0",
+        Sleeper(),
+        slept=slept,
+        succeeded=lambda: "succeeded" in seen,
+        refused=lambda: "refused" in seen,
+        end=lambda each: ended.append(each.in_time),
+    )
+    assert zombie.process.signals == [signal.SIGSTOP] * slept
+    now[0] = 100
+    assert not zombie.step()
+    seen.add("succeeded")
+    assert not zombie.step()
+    assert zombie.process.signals[slept:] == [signal.SIGCONT]
+    seen.add("refused")
+    assert not zombie.step()
+    assert not ended
+    now[0] = 200
+    assert zombie.step()
+    assert ended == [True]
+
+
+def test_a_predecessor_that_is_never_refused_is_told_of():
+    ended = []
+    zombie = Zombie("w.0", Sleeper(), slept=False, succeeded=lambda: True, refused=lambda: False, end=ended.append)
+    assert not zombie.step()
+    zombie._since -= 1000
+    assert zombie.step()
+    assert not ended[0].in_time
 
 
 class Ended:
