@@ -170,8 +170,10 @@ class PhaseRun:
             self._end(process, f"worker {names[0]}")
 
     def _replace(self, worker: Worker, *, slept: bool) -> None:
-        """Start a successor of a worker that lives on."""
+        """Start a successor of a worker that lives on, when that has taken its id over itself: else it may be the newer one."""
         names, number = self._processes_of(worker), self._incarnations[worker.name]
+        if self._wait(lambda: OPEN in self._text(names[0]) or None, DRAIN_SECONDS) is None:
+            raise ChainError(f"{names[0]} never took its transactional id over; see the logs in {self._folder}")
         if slept:
             for target in names:
                 self._nemesis.event("pause", target=target)

@@ -1,5 +1,5 @@
-"""What transactional acknowledgements promise: settled after the commit, back after the abort (K8), and nobody else's while the
-transaction is open (K9).
+"""What acknowledgements promise: settled after the commit, back after the abort (K8), and nobody else's while the transaction
+is open (K9). A plain one settles when it is answered, whatever became of those in transactions before it.
 
 Only individual acknowledgements are judged for exclusion; a cumulative one is judged by what comes after its commit. A
 subscription that was moved by a seek is left out, because what was settled there may come again.
@@ -48,13 +48,14 @@ class _Acks:
 
 
 class _Settled:
-    """What committed transactions acknowledged, each with the earliest commit that settled it."""
+    """What is settled, each with the acknowledgement and the earliest answer that says so: to a commit, or to itself."""
 
     def __init__(self, facts: Facts) -> None:
         self._individual: dict[Place, tuple[Op, Op]] = {}
         cumulative: dict[tuple[Part, str], list[tuple[Position, Op, Op]]] = defaultdict(list)
         for ack in facts.by_kind["ack"]:
-            commit = _commit_of(facts, ack)
+            plain = ack.type == "ok" and ack.value["txn"] is None
+            commit = ack if plain else _commit_of(facts, ack)
             if commit is None or (part_of(ack), ack.value["subscription"]) in facts.moved:
                 continue
             for place in _places(ack):
@@ -65,7 +66,7 @@ class _Settled:
         self._cumulative = {key: _rising(found) for key, found in cumulative.items()}
 
     def before(self, place: Place, moment_ns: int) -> tuple[Op, Op] | None:
-        """The acknowledgement and the commit that settled a place before a moment."""
+        """The acknowledgement that settled a place before a moment, and the answer that says so."""
         found = self._individual.get(place)
         if found is not None and found[1].end < moment_ns:
             return found
@@ -88,7 +89,7 @@ def _rising(found: list[tuple[Position, Op, Op]]) -> list[tuple[int, Position, O
 
 
 def redelivered_after_commit(facts: Facts) -> Iterator[Found]:
-    """Deliveries to consumers that subscribed after the commit of a transaction that acknowledged the message."""
+    """Deliveries to consumers that subscribed after the message was settled."""
     settled = _Settled(facts)
     for op in facts.deliveries:
         if op.value["reader"] is not None:
@@ -99,7 +100,7 @@ def redelivered_after_commit(facts: Facts) -> Iterator[Found]:
         found = settled.before((part_of(op), op.value["subscription"], position_of(op)), began.start)
         if found is not None:
             yield (
-                "a message came again to a consumer that subscribed after its acknowledgement was committed",
+                "a message came again to a consumer that subscribed after its acknowledgement was in force",
                 (*found, began, op),
             )
 
@@ -112,8 +113,8 @@ def _commit_of(facts: Facts, ack: Op) -> Op | None:
 
 
 def k8_ack_settlement(facts: Facts) -> Verdict:
-    """What one committed transaction settled is not settled by another one and does not come again; what only aborted ones held
-    comes again before the subscription is drained."""
+    """What one committed transaction settled is not settled by another one; what is settled does not come again; what only
+    aborted ones held comes again before the subscription is drained."""
     acks = _Acks(facts)
     bad = [*_settled_twice(facts, acks), *redelivered_after_commit(facts), *_not_back(facts, acks)]
     if bad:

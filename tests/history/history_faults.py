@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from history_changes import Ops
+    from history_facts import Txn
 
 
 def aborted_read(ops: Ops, rng: random.Random) -> Ops | None:
@@ -87,16 +88,26 @@ def two_positions(ops: Ops, rng: random.Random) -> Ops | None:
 
 def came_again(ops: Ops, rng: random.Random) -> Ops | None:
     facts = Facts(History(ops))
-    places = [a for a in facts.by_kind["ack"] if a.type == "ok" and facts.txns[a.value["txn"]].committed]
-    if not places:
-        return None
-    ack = rng.choice(places)
+    acks = [ack for txn in facts.txns.values() if txn.committed for ack in txn.acks if ack.type == "ok"]
+    return _delivered_again(ops, facts, rng.choice(acks)) if acks else None
+
+
+def came_again_after_a_plain_ack(ops: Ops, rng: random.Random) -> Ops | None:
+    """The plain acknowledgement of what an aborted transaction had acknowledged is lost, as in apache/pulsar#26616."""
+    facts = Facts(History(ops))
+    acks = [ack for ack in facts.by_kind["ack"] if ack.type == "ok" and ack.value["txn"] is None]
+    return _delivered_again(ops, facts, rng.choice(acks)) if acks else None
+
+
+def _delivered_again(ops: Ops, facts: Facts, ack: Op) -> Ops:
     first = next(
         op for op in facts.deliveries if op.value["position"] == ack.value["positions"][0] and part_of(op) == part_of(ack)
     )
     end = end_of(ops)
-    value = {"topic": "A", "partition": -1, "subscription": "s", "consumer": "new", "mode": "Shared", "initial": "earliest"}
-    subscribe = Op("injected", "subscribe", "ok", value, end, end + 1)
+    where = {"topic": ack.value["topic"], "partition": -1, "subscription": "s"}
+    subscribe = Op(
+        "injected", "subscribe", "ok", where | {"consumer": "new", "mode": "Shared", "initial": "earliest"}, end, end
+    )
     return [*ops, subscribe, delivered(first, end + 2, subscription="s", consumer="new", reader=None)]
 
 
@@ -208,7 +219,7 @@ def not_back(ops: Ops, rng: random.Random) -> Ops | None:
     facts = Facts(History(ops))
     drain = next(read.op.start for read in facts.full_reads if read.op.value.get("reader") is None)
     ended = [txn for txn in facts.txns.values() if txn.aborted and txn.aborted.end < drain]
-    acks = [ack for txn in ended for ack in txn.acks if ack.type == "ok"]
+    acks = [ack for txn in ended for ack in txn.acks if ack.type == "ok" and ack.value["topic"] == "A"]
     if not acks:
         return None
     held = rng.choice(acks)
@@ -223,12 +234,17 @@ def not_back(ops: Ops, rng: random.Random) -> Ops | None:
     return kept
 
 
+def _of_copiers(txn: Txn) -> list[Op]:
+    """Its acknowledgements on A, where nobody acknowledges plainly."""
+    return [ack for ack in txn.acks if ack.type == "ok" and ack.value["topic"] == "A"]
+
+
 def pending_taken(ops: Ops, rng: random.Random) -> Ops | None:
     """A second open transaction may acknowledge what is pending in the first."""
     facts = Facts(History(ops))
     places = []
     for txn in facts.txns.values():
-        places += [(ack, txn) for ack in txn.acks if ack.type == "ok" and ack.end + 2 < txn.end_begins_ns()]
+        places += [(ack, txn) for ack in _of_copiers(txn) if ack.end + 2 < txn.end_begins_ns()]
     if not places:
         return None
     ack, txn = rng.choice(places)
@@ -246,7 +262,7 @@ def pending_given(ops: Ops, rng: random.Random) -> Ops | None:
     facts = Facts(History(ops))
     places = []
     for txn in facts.txns.values():
-        places += [(ack, txn) for ack in txn.acks if ack.type == "ok" and ack.end + 3 < txn.end_begins_ns()]
+        places += [(ack, txn) for ack in _of_copiers(txn) if ack.end + 3 < txn.end_begins_ns()]
     if not places:
         return None
     ack, _ = rng.choice(places)
@@ -389,11 +405,11 @@ FAULTS: dict[str, tuple[Callable[[Ops, random.Random], Ops | None], ...]] = {
     "K1": (aborted_read,),
     "K2": (read_of_open,),
     "K3": (lost, skipped, not_delivered),
-    "K4": (two_positions, came_again),
+    "K4": (two_positions, came_again, came_again_after_a_plain_ack),
     "K5": (swapped_payload, flipped_payload, invented),
     "K6": (wrong_order, reader_went_back),
     "K7": (late_visibility, last_id_went_back),
-    "K8": (settled_twice, not_back, came_again),
+    "K8": (settled_twice, not_back, came_again, came_again_after_a_plain_ack),
     "K9": (pending_taken, pending_given),
     "K10": (zombie,),
     "K11": (torn, half_unknown),

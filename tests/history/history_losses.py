@@ -98,7 +98,7 @@ def _not_delivered(facts: Facts, part: Part, sends: list[tuple[Op, Op]]) -> Iter
 
 
 def k4_duplicate(facts: Facts) -> Verdict:
-    """A message has one position, and does not come again after a transaction that acknowledged it committed."""
+    """A message has one position, and does not come again when its acknowledgement is in force."""
     placed: dict[Identity, Op] = {}
     bad: list[Found] = []
     allowed = set(facts.meta.get("duplicates_allowed", ()))

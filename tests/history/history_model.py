@@ -53,7 +53,7 @@ class Entry:
         self.payload = payload
         self.txn = txn
         self.position = position
-        self.holder: str | None = None  # the consumer of A that has it
+        self.holder: str | None = None  # the consumer that has it
         self.pending: ModelTxn | None = None
         self.settled = False
 
@@ -72,7 +72,7 @@ class Model:
         self._seq = 0
         self._steps = steps
         self._workers = workers
-        self._kinds = (self.producer, self.copier, self.copier, self.reader, self.asker, self.zombie, self.zombie)
+        self._kinds = (self.producer, *[self.copier, self.zombie] * 2, self.settler, self.reader, self.asker)
 
     def run(self) -> History:
         """The history of a run of so many steps, and of what follows it: all decided, copied and read."""
@@ -164,7 +164,7 @@ class Model:
     def end(self, txn: ModelTxn, state: str) -> None:
         """The decision and all its effects."""
         txn.state = state
-        for entry in self.logs[A]:
+        for entry in (*self.logs[A], *self.logs[C]):
             if entry.pending is txn:
                 entry.pending = None
                 entry.settled = state == "committed"
@@ -173,7 +173,7 @@ class Model:
 
     def forget(self, name: str) -> None:
         """The broker sees that a consumer is gone."""
-        for entry in self.logs[A]:
+        for entry in (*self.logs[A], *self.logs[C]):
             if entry.holder == name:
                 entry.holder = None
 
@@ -277,10 +277,26 @@ class Model:
             yield from self.copy(who, self.rng.randint(1, 3), self.rng.random() < 0.7)
         self.forget(who)
 
-    def subscribe(self, who: str) -> Iterator[None]:
-        """Join the subscription of A."""
+    def settler(self, who: str) -> Iterator[None]:
+        """Acknowledges messages of C in transactions, aborts these, and acknowledges the messages without one."""
+        yield from self.subscribe(who, C)
+        for _ in range(3):
+            txn = yield from self.begin(who)
+            assert txn is not None
+            taken = self.take(who, C, 2)
+            for entry in taken:
+                self.deliver(who, C, entry, subscription="s", consumer=who)
+                yield from self.acknowledge(who, entry, txn, C)
+            yield from self.finish(who, txn, "abort")
+            for entry in taken:
+                if self.rng.random() < 0.8:
+                    yield from self.acknowledge(who, entry, None, C)
+        self.forget(who)
+
+    def subscribe(self, who: str, part: Part = A) -> Iterator[None]:
+        """Join the subscription of a partition."""
         value = {"subscription": "s", "consumer": who, "mode": "Shared", "initial": "earliest"}
-        op = self.invoke(who, "subscribe", topic="A", partition=-1, **value)
+        op = self.invoke(who, "subscribe", topic=part[0], partition=part[1], **value)
         yield
         self.complete(op, "ok")
 
@@ -289,11 +305,7 @@ class Model:
         txn = yield from self.begin(who, epoch)
         if txn is None:
             return
-        taken: list[Entry] = []
-        for entry in self.visible(A):
-            if entry.holder is None and not entry.settled and entry.pending is None and len(taken) < most:
-                entry.holder = who
-                taken.append(entry)
+        taken = self.take(who, A, most)
         for entry in taken:
             self.deliver(who, A, entry, subscription="s", consumer=who)
             yield
@@ -305,21 +317,33 @@ class Model:
             if entry.holder == who and not entry.settled and entry.pending is None:
                 entry.holder = None
 
-    def acknowledge(self, who: str, entry: Entry, txn: ModelTxn) -> Generator[None, None, bool]:
-        """Acknowledge in a transaction; returns whether that is known to be done."""
+    def take(self, who: str, part: Part, most: int) -> list[Entry]:
+        """What a consumer is given of a partition."""
+        taken: list[Entry] = []
+        for entry in self.visible(part):
+            if entry.holder is None and not entry.settled and entry.pending is None and len(taken) < most:
+                entry.holder = who
+                taken.append(entry)
+        return taken
+
+    def acknowledge(self, who: str, entry: Entry, txn: ModelTxn | None, part: Part = A) -> Generator[None, None, bool]:
+        """Acknowledge, in a transaction or plainly; returns whether that is known to be done."""
         value = {
             "subscription": "s",
             "consumer": who,
             "positions": [list(entry.position)],
             "kind": "individual",
-            "txn": txn.name,
+            "txn": None if txn is None else txn.name,
         }
-        op = self.invoke(who, "ack", topic="A", partition=-1, **value)
+        op = self.invoke(who, "ack", topic=part[0], partition=part[1], **value)
         yield
-        if txn.state != "open" or entry.settled or entry.pending is not None:
+        if txn is None:
+            entry.settled, entry.pending = True, None
+        elif txn.state != "open" or entry.settled or entry.pending is not None:
             self.complete(op, "fail")
             return False
-        entry.pending = txn
+        else:
+            entry.pending = txn
         yield
         lost = self.lost()
         self.complete(op, "info" if lost else "ok")

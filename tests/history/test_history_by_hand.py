@@ -221,6 +221,29 @@ CASES = {
         subscribed(6, 7),
         got(8, 1, 5, subscription="s", consumer="c"),
     ],
+    ("K4", "after a plain acknowledgement that was answered", INVALID): [
+        ack(2, 3, 5, None),
+        subscribed(6, 7),
+        got(8, 1, 5, subscription="s", consumer="c"),
+    ],
+    ("K4", "after a plain acknowledgement of what an aborted transaction had acknowledged", INVALID): [
+        begin(0, "x"),
+        ack(2, 3, 5, "x"),
+        at(4, 5, "abort", txn="x"),
+        ack(6, 7, 5, None),
+        subscribed(8, 9),
+        got(10, 1, 5, subscription="s", consumer="c"),
+    ],
+    ("K4", "before the plain acknowledgement was answered", VALID): [
+        ack(2, 7, 5, None),
+        subscribed(6, 7),
+        got(8, 1, 5, subscription="s", consumer="c"),
+    ],
+    ("K4", "after a plain acknowledgement that nobody answered", VALID): [
+        ack(2, None, 5, None, "info"),
+        subscribed(6, 7),
+        got(8, 1, 5, subscription="s", consumer="c"),
+    ],
     # K5: one payload at a position
     ("K5", "as it was sent", VALID): [send(1, 2, 1, place=5), got(3, 1, 5)],
     ("K5", "two payloads", INVALID): [send(1, 2, 1, place=5), send(3, 4, 2), got(5, 2, 5)],
