@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pulsar
-from chain_schedule import Chain, Hop, Phase, phase_of
+from chain_schedule import Chain, Phase, phase_of
+from chain_settling import SETTLED
 from history_format import HistoryWriter, decode_payload
 
 FOLLOWER: Final = "followers"
@@ -75,7 +76,7 @@ def follow(client: pulsar.Client, chain: Chain, folder: str, stop: threading.Eve
 
 def read_all(client: pulsar.Client, topic: str, folder: str) -> None:
     """Read a topic from its first message to its end."""
-    name = f"final-{topic.rpartition('/')[2]}"
+    name = f"final-{_short(topic)}"
     listener = Listener(folder, name, topic, None)
     op = listener.writer.invoke("final_read", topic=topic, partition=-1, reader=name)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -85,12 +86,14 @@ def read_all(client: pulsar.Client, topic: str, folder: str) -> None:
     reader.close()
 
 
-def take_rest(client: pulsar.Client, hop: Hop, folder: str) -> None:
-    """Take what nobody has acknowledged; in a run without a fault that is nothing."""
-    name = f"rest-{hop.source.rpartition('/')[2]}"
-    listener = Listener(folder, name, hop.source, WORKERS)
-    op = listener.writer.invoke("final_read", topic=hop.source, partition=-1, subscription=WORKERS)
-    consumer = client.subscribe(hop.source, WORKERS, consumer_type=_TYPES[hop.mode])
+def take_rest(client: pulsar.Client, topic: str, subscription: str, mode: str, name: str, folder: str) -> None:
+    """Take what nobody has acknowledged."""
+    listener = Listener(folder, name, topic, subscription)
+    where = {"topic": topic, "partition": -1, "subscription": subscription}
+    op = listener.writer.invoke("subscribe", **where, consumer=name, mode=mode, initial="latest")
+    consumer = client.subscribe(topic, subscription, consumer_type=_TYPES[mode])
+    listener.writer.ok(op)
+    op = listener.writer.invoke("final_read", **where)
     while True:
         try:
             listener.deliver(consumer.receive(QUIET_MS))
@@ -107,9 +110,17 @@ def _work(phase: Phase, verb: str, client: pulsar.Client, folder: str) -> list[C
         return [functools.partial(follow, client, chain, folder, stop) for chain in phase.chains]
     hops = [hop for chain in phase.chains for hop in chain.hops]
     topics = sorted({topic for hop in hops for topic in (hop.source, hop.target)})
-    topics += [worker.beats for worker in phase.workers if worker.beats is not None]
+    beats = [worker.beats for worker in phase.workers if worker.beats is not None]
+    topics += beats
     reads: list[Callable[[], None]] = [functools.partial(read_all, client, topic, folder) for topic in topics]
-    return reads + [functools.partial(take_rest, client, hop, folder) for hop in hops]
+    # On the hops nothing is left. Of the beats there is what a worker had no time to settle.
+    rest = [(hop.source, WORKERS, hop.mode, f"rest-{_short(hop.source)}") for hop in hops]
+    rest += [(topic, SETTLED, "Shared", f"unsettled-{_short(topic)}") for topic in beats]
+    return reads + [functools.partial(take_rest, client, *each, folder) for each in rest]
+
+
+def _short(topic: str) -> str:
+    return topic.rpartition("/")[2]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from chain_beats import Beats, read_beats, taken_over, taken_over_by_thread
 from chain_recorder import SUBSCRIPTION, HopRecorder, Transactions
 from chain_schedule import Hop, Worker, batches_by_key, phase_of
+from chain_settling import Settling
 from chain_styles import CHECK_GROUP, STYLES, Place, blocking_single, outcome_of
 from history_format import HistoryWriter
 
@@ -60,13 +61,10 @@ class WorkerProcess:
             client.add_observer(transactions)
             if beats is not None:
                 await self._take_over(client, writer, transactions, beats)
-                beating = Beats(client, writer, transactions, beats, random.Random(self._rng.random()), self._stop)
-                group.create_task(beating.run())
-            try:
-                await client.join_check_group(CHECK_GROUP, outcome_of)
-                self._checks = True
-            except FeatureUnsupported as error:  # stock's own coordinators ask nobody
-                print(f"{self._name}: nothing is prepared: {error}", file=sys.stderr, flush=True)
+                for kind in (Beats, Settling):
+                    own = kind(client, writer, transactions, beats, random.Random(self._rng.random()), self._stop)
+                    group.create_task(own.run())
+            await self._join(client)
             for hop, style in zip(self._hops, self._worker.styles, strict=True):
                 if style == "sync":
                     thread = asyncio.to_thread(self._work_in_thread, hop)
@@ -74,6 +72,19 @@ class WorkerProcess:
                 else:
                     group.create_task(self._work(client, hop, style, writer, transactions))
         writer.ok(writer.invoke("close"))
+
+    async def _join(self, client: AsyncClient) -> None:
+        """Become a member of the check group; the broker may be away for longer than one attempt waits."""
+        while not (self._checks or self._stop.is_set()):
+            try:
+                await client.join_check_group(CHECK_GROUP, outcome_of)
+                self._checks = True
+            except FeatureUnsupported as error:  # stock's own coordinators ask nobody
+                print(f"{self._name}: nothing is prepared: {error}", file=sys.stderr, flush=True)
+                return
+            except PulsarError as error:
+                print(f"{self._name}: {error!r}", file=sys.stderr, flush=True)
+                await asyncio.sleep(REOPEN_SECONDS)
 
     async def _take_over(self, client: AsyncClient, writer: HistoryWriter, transactions: Transactions, beats: str) -> None:
         identity = await taken_over(client, writer, self._worker.name, self._stop)
