@@ -170,10 +170,10 @@ class PhaseRun:
             self._end(process, f"worker {names[0]}")
 
     def _replace(self, worker: Worker, *, slept: bool) -> None:
-        """Start a successor of a worker that lives on, when that has taken its id over itself: else it may be the newer one."""
+        """Start a successor of a worker that lives on, when that has taken its ids over: else it may be the newer one."""
         names, number = self._processes_of(worker), self._incarnations[worker.name]
-        if self._wait(lambda: OPEN in self._text(names[0]) or None, DRAIN_SECONDS) is None:
-            raise ChainError(f"{names[0]} never took its transactional id over; see the logs in {self._folder}")
+        if self._wait(lambda: self._is_open(worker, number - 1) or None, DRAIN_SECONDS) is None:
+            raise ChainError(f"{names[0]} never took its transactional ids over; see the logs in {self._folder}")
         if slept:
             for target in names:
                 self._nemesis.event("pause", target=target)
@@ -187,8 +187,7 @@ class PhaseRun:
                 raise ChainError(f"{names[0]} has a successor, and was never refused; see the logs in {self._folder}")
 
         def succeeded() -> bool:
-            later = range(number, self._incarnations[worker.name])
-            return any(OPEN in self._text(f"{worker.name}.{each}") for each in later)
+            return any(self._is_open(worker, each) for each in range(number, self._incarnations[worker.name]))
 
         zombie = Zombie(
             names[0],
@@ -200,6 +199,10 @@ class PhaseRun:
         )
         self._zombies.append(zombie)
         self._start_worker(worker)
+
+    def _is_open(self, worker: Worker, number: int) -> bool:
+        """Whether an incarnation has taken all its ids over: its loop has one, and each thread."""
+        return self._text(f"{worker.name}.{number}").count(OPEN) == 1 + worker.styles.count("sync")
 
     def _processes_of(self, worker: Worker) -> list[str]:
         """The names under which the present incarnation of a worker writes its history: its loop, and a thread per hop."""

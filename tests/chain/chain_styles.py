@@ -410,6 +410,7 @@ def _blocking_unit(
         (writer.fail if refused else writer.info)(op, error=repr(error))
         if txn is not None and not refused:
             _blocking_abort(txn, writer, name)
+        stop.wait(AFTER_A_FAILURE)
     if not committed:
         consumer.give_back(messages)
 
