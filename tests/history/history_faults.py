@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from history_changes import Ops
-    from history_facts import Txn
+    from history_txns import Txn
 
 
 def aborted_read(ops: Ops, rng: random.Random) -> Ops | None:

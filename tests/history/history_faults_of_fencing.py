@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import random
 
     from history_changes import Ops
-    from history_facts import Part, Read, Txn
+    from history_facts import Part, Read
+    from history_txns import Txn
 
 
 def _fenced(facts: Facts) -> list[Txn]:

@@ -15,8 +15,9 @@ from history_verdict import Verdict, invalid, unknown, valid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from history_facts import Identity, Part, Read, Txn
+    from history_facts import Identity, Part, Read
     from history_reader import Op
+    from history_txns import Txn
 
 Found = tuple[str, tuple["Op | None", ...]]
 
