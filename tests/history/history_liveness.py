@@ -10,6 +10,7 @@ the next `heal`) no bound runs.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from history_facts import Facts
@@ -70,7 +71,12 @@ def _unanswered(facts: Facts) -> Iterator[Found]:
     health = _Health(facts)
     last = max(facts.history.ops, key=_last_ns)
     killed = {op.value["target"]: op for op in facts.by_kind["kill"]}
+    slept: dict[str, list[int]] = defaultdict(list)
+    for op in facts.by_kind["pause"]:
+        slept[op.value["target"]].append(op.start)
     for op in facts.history.ops:
+        if any(op.start <= moment <= op.end for moment in slept[op.process]):
+            continue  # nobody says how long it slept
         if op.end == NEVER:
             if op.process in killed:
                 continue

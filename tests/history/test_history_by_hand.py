@@ -491,6 +491,16 @@ CASES = {
         at(1, 1, "kill", "info", target="broker", how="SIGKILL"),
         at(3, 3, "heal", "info"),
     ],
+    ("K15", "answered late, because its client slept", VALID): [
+        meta(bounds={"answer_ms": 10}),
+        at(0, 11, "begin", txn="x"),
+        at(1, 1, "pause", "info", "nemesis", target="p"),
+    ],
+    ("K15", "answered late, after its client had slept", INVALID): [
+        meta(bounds={"answer_ms": 10}),
+        at(0, 0, "pause", "info", "nemesis", target="p"),
+        at(1, 12, "begin", txn="x"),
+    ],
     ("K15", "never answered", INVALID): [meta(bounds={"answer_ms": 10}), at(0, None, "begin", "info", txn="x"), begin(20, "y")],
     ("K15", "never answered, because it was killed", VALID): [
         meta(bounds={"answer_ms": 10}),
