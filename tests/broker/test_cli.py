@@ -416,9 +416,10 @@ def test_help_and_version_start_nothing() -> None:
 
 def test_it_is_ready_soon_and_small_when_idle(tmp_path: Path) -> None:
     port = free_port()
-    begun = time.monotonic()
     with standalone("--data", tmp_path / "data", "--port", port, "--http-port", 0) as (process, _, _):
-        assert time.monotonic() - begun < 10  # 0.5 s on an idle machine; this one may be busy
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        assert ticks / os.sysconf("SC_CLK_TCK") < 5  # seconds of CPU, about 0.6: how long it waits for a core says nothing
         time.sleep(0.5)
         status = Path(f"/proc/{process.pid}/status").read_text()
         resident_kib = int(status.partition("VmRSS:")[2].split()[0])
