@@ -521,6 +521,64 @@ async def test_a_copy_dropped_for_an_acknowledgement_that_failed_is_asked_for_ag
         assert broker.all("redeliverUnacknowledgedMessages")[0].message_ids[0].entryId == 0
 
 
+@pytest.mark.parametrize("outcome", [None, TxnAction.ABORT])
+async def test_what_is_refused_after_the_end_of_its_transaction_is_asked_for_again(broker, outcome):
+    """Named after a fault: the chain found messages that no other consumer was given until this one was closed."""
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        broker.deliver(1, 0, b"a")
+        txn = FakeTransaction()
+        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        txn.end(outcome)
+        error = hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], error=23, message="it has ended")
+        broker.pipe.send(error)
+        with pytest.raises(TransactionConflict):
+            await acknowledging
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        broker.deliver(1, 0, b"a")
+        assert await datas(consumer, 1) == [b"a"]
+
+
+async def test_what_has_come_again_before_it_is_refused_is_not_asked_for(broker):
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        broker.deliver(1, 0, b"a")
+        txn = FakeTransaction()
+        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        txn.end(TxnAction.ABORT)
+        broker.deliver(1, 0, b"a")
+        assert await datas(consumer, 1) == [b"a"]
+        error = hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], error=23, message="it has ended")
+        broker.pipe.send(error)
+        with pytest.raises(TransactionConflict):
+            await acknowledging
+    assert not broker.all("redeliverUnacknowledgedMessages")
+
+
+@pytest.mark.parametrize("outcome", [None, TxnAction.ABORT])
+async def test_a_copy_that_overtook_the_answer_of_its_acknowledgement_is_asked_for_at_the_end(broker, outcome):
+    """The abort at the timeout brings it back before the answer is here, and it was dropped as a copy."""
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        broker.deliver(1, 0, b"a")
+        txn = FakeTransaction()
+        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        broker.deliver(1, 0, b"a")
+        await asyncio.sleep(0.01)
+        broker.pipe.send(hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4]))
+        await acknowledging
+        txn.end(outcome)
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        broker.deliver(1, 0, b"a")
+        assert await datas(consumer, 1) == [b"a"]
+
+
 async def test_a_cancelled_acknowledgement_is_finished_as_failed(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")

@@ -27,7 +27,7 @@ from pulsar_txn.client.receive.acks import AckTracker, cumulative_id, named_ids
 from pulsar_txn.client.receive.chunks import ChunkedMessages
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Message, bits_of
-from pulsar_txn.client.receive.owners import Hold, Owners, Place, State, bit_of, full, merged, places_of
+from pulsar_txn.client.receive.owners import Delivery, Hold, Owners, Place, State, bit_of, full, merged, places_of
 from pulsar_txn.client.receive.recall import Recall
 from pulsar_txn.client.receive.redelivery import AckTimeouts
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -50,7 +50,7 @@ COORDINATOR_SLACK: Final = 2.0
 class Request(Hold):
     """Messages that one request acknowledges in a transaction."""
 
-    __slots__ = ("conflicts", "ids", "is_finished", "is_released", "joined")
+    __slots__ = ("conflicts", "ids", "is_finished", "is_released", "joined", "released")
 
     answer: asyncio.Future[Any] | None
 
@@ -66,6 +66,8 @@ class Request(Hold):
         """Whether the transaction was told how it ended."""
         self.is_released = False
         """Whether copies are welcome, because nobody knew how the transaction ends."""
+        self.released: dict[Position, tuple[int, int, Delivery]] = {}
+        """What it had when the transaction ended before its answer was there."""
 
     @property
     def is_taken(self) -> bool:
@@ -456,6 +458,10 @@ class Acknowledgements:
             elif held or position in request.copies:
                 again[position] = (bits, size, delivery)
         self._owners.release(request)
+        for position, (bits, size, delivery) in request.released.items():
+            missing = self._owners.wanted.entries.get(position, 0) & bits
+            if missing:  # the transaction ended before, so no abort brings these back, and no copy has come
+                again[position] = (missing, size, delivery)
         if again:
             self._recall.these(again)
 
@@ -518,6 +524,7 @@ class Acknowledgements:
         cumulative acknowledgement, so that it has to be asked anyway.
         """
         line = self._line
+        dropped: dict[Position, tuple[int, int, Delivery]] = {}
         for request in share.requests:
             if outcome is TxnAction.COMMIT:
                 if request.is_released or request.up_to is not None:
@@ -525,9 +532,17 @@ class Acknowledgements:
                 self._owners.settle_all(request)
             else:
                 request.is_released = True
+                known = self._owners.known(request)
+                if not line.single:
+                    # The abort may have overtaken the answer: nobody else knows that a copy of these was dropped here.
+                    dropped |= {position: known[position] for position in request.copies if position in known}
+                if not request.is_finished and not (line.single and outcome is TxnAction.ABORT):
+                    request.released = known
                 if line.single and outcome is TxnAction.ABORT:
                     self._recall.owed.given_back(request.entries)
                 self._owners.release(request)
+        if dropped:
+            self._recall.these(dropped)
         copies, share.copies = share.copies, {}
         if outcome is not None:
             share.requests.clear()
