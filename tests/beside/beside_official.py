@@ -30,6 +30,7 @@ KEPT: Final = "kept"
 KEYS: Final = 6
 QUIET_MS: Final = 1500
 """How long a subscription says nothing before it is taken for empty."""
+RECOVERY_SECONDS: Final = 90.0
 TYPES: Final = {
     "Failover": pulsar.ConsumerType.Failover,
     "Shared": pulsar.ConsumerType.Shared,
@@ -123,16 +124,38 @@ def read_all(clients: Clients, topic: Topic, part: str, folder: str) -> None:
     """Read a partition from its first message to its end."""
     listener = Listener(folder, f"final-{part.rpartition('/')[2]}", topic, None)
     noted = f"{topic.cluster}|{part}"
+    reader = opened_reader(clients[topic.cluster], part)
     op = listener.writer.invoke("final_read", topic=noted, partition=-1, reader=listener.writer.process)
-    reader = clients[topic.cluster].create_reader(part, pulsar.MessageId.earliest)
     while reader.has_message_available():
         listener.deliver(reader.read_next(30_000))
     listener.writer.ok(op)
     reader.close()
 
 
+def opened_reader(client: pulsar.Client, part: str) -> pulsar.Reader:
+    """A reader of a partition, once its broker can say where the end is.
+
+    Stock brokers that were killed twice refuse that for a while: "Failed to recover Transaction Buffer". Then they load the
+    partition again.
+    """
+    until = time.monotonic() + RECOVERY_SECONDS
+    while True:
+        reader = client.create_reader(part, pulsar.MessageId.earliest)
+        try:
+            reader.has_message_available()
+        except pulsar.PulsarException:
+            reader.close()
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
+        else:
+            return reader
+
+
 def take_rest(clients: Clients, topic: Topic, hop: Hop, folder: str) -> None:
     """Take what nobody has acknowledged; in a run without a fault that is nothing."""
+    for part in topic.parts:
+        opened_reader(clients[topic.cluster], part).close()
     listener = Listener(folder, f"rest-{hop.source}", topic, WORKERS)
     ops = [listener.writer.invoke("final_read", topic=noted, partition=-1, subscription=WORKERS) for noted in topic.noted]
     consumer = clients[topic.cluster].subscribe(topic.name, WORKERS, consumer_type=TYPES[hop.mode])

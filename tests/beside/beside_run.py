@@ -28,7 +28,7 @@ BOUNDS: Final = {"txn_decided_ms": int(DECIDED_SECONDS * 1000), "unseen_ms": 120
 HEALED_AT: Final = 0.85
 """No more faults once this share of the outputs is there."""
 DRAIN_SECONDS: Final = 180.0
-END_SECONDS: Final = 60.0
+END_SECONDS: Final = 180.0
 
 
 class RunError(Exception):

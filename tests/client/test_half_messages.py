@@ -129,7 +129,7 @@ async def test_a_cancelled_execute_leaves_the_transaction_to_the_check(broker):
 
 async def test_a_cancellation_before_execute_aborts(broker):
     broker.on["send"] = silence
-    async with fake_client(broker) as client, await half_producer(client) as producer:
+    async with fake_client(broker, operation_timeout=1.0) as client, await half_producer(client) as producer:
         sending = asyncio.create_task(producer.send_in_transaction(b"x", execute=lambda _half: COMMIT))
         await broker.until(lambda: broker.all("send"))
         sending.cancel()

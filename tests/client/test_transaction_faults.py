@@ -101,8 +101,8 @@ async def test_a_coordinator_that_is_never_ready_is_unavailable(broker):
     broker.on["newTxn"] = lambda _pipe, body: command(
         "newTxnResponse", request_id=body.request_id, error=6, message="not ready"
     )
-    # The last attempt has time for its answer, also on a busy machine: half a second is left when it begins.
-    async with fake_client(broker, operation_timeout=1.5, initial_backoff=0.5, max_backoff=0.5) as client:
+    # The last attempt has time for its answer, also on a busy machine: at least a second is left when it begins.
+    async with fake_client(broker, operation_timeout=3.0, initial_backoff=2.0, max_backoff=2.0) as client:
         with pytest.raises(CoordinatorUnavailable, match="not ready"):
             await client.begin_transaction()
 
@@ -201,7 +201,7 @@ async def test_a_transaction_does_not_move_to_another_cluster(sent):
 
 async def test_what_is_made_while_the_client_closes_is_closed_with_it(broker):
     """It was cut off without a word, and `receive` waited for ever."""
-    client = fake_client(broker)
+    client = fake_client(broker, operation_timeout=1.0)
     held = []
 
     def later(pipe, body):

@@ -272,7 +272,7 @@ class FakeBroker:
 def fake_client(*brokers: FakeBroker, url: str | None = None, **options: Any) -> AsyncClient:
     """A client whose network is these brokers; short timeouts unless told otherwise."""
     runtime = FakeRuntime({broker.address: broker for broker in brokers})
-    given = {"operation_timeout": 1.0, "connection_timeout": 0.5, "initial_backoff": 0.001, "max_backoff": 0.01} | options
+    given = {"operation_timeout": 5.0, "connection_timeout": 0.5, "initial_backoff": 0.001, "max_backoff": 0.01} | options
     return AsyncClient(url or f"pulsar://{brokers[0].address}", runtime=runtime, **given)
 
 
