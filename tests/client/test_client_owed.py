@@ -261,6 +261,29 @@ async def test_a_message_of_which_chunks_are_here_is_whole_after_a_request_for_w
     assert requests(broker) == [1, 2]
 
 
+async def test_what_an_abort_brings_before_its_answer_is_handed_out_once(broker: FakeBroker) -> None:
+    """The conformance suite found it: nobody noted the message, so the request after that brought it once more."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, [0], epoch=0)
+        message = await consumer.receive(5)
+        txn = await client.begin_transaction()
+        await consumer.acknowledge(message, txn=txn)
+        answered = broker.on.get("endTxn") or broker._endTxn
+
+        def overtaken(pipe: object, body: object) -> object:
+            deliver(broker, [0], epoch=0)
+            return answered(pipe, body)
+
+        broker.on["endTxn"] = overtaken
+        when_asked(broker, [0], [0])
+        await txn.abort()
+        assert await received(consumer, 1) == [0]
+        await broker.until(lambda: len(requests(broker)) == 2)
+        await asyncio.sleep(0.05)
+        assert consumer.queued == 0
+
+
 async def test_what_comes_before_its_turn_fills_no_hole_that_is_doubted(broker: FakeBroker) -> None:
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")

@@ -140,14 +140,14 @@ class Owed:
             self._holes_are_doubted = True
 
     def _came_late(self, position: Position, bits: int) -> Turn:
-        """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or fills a hole."""
+        """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or given back, or fills a hole."""
         self._came_at = self._runtime.monotonic()
         fills = any(before < position < after for after, before in self._holes.items())
         if fills and self._holes_are_doubted:
             return Turn.LATER  # the answer to the next request shows what else is in the hole
         turn = self._turn_of(position) if self._due else Turn.NOW
-        if fills and turn is Turn.NOW:
-            self._entries[position] = bits
+        if turn is Turn.NOW:
+            self._entries[position] = bits  # until it is known that nobody gets it
             self._is_sorted = False
         return turn
 

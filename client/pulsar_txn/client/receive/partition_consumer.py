@@ -467,6 +467,8 @@ class PartitionConsumer:
         entry.delivery = (self.owners.generation, live)
         if self.owners:
             live = self.owners.admit(position, live, size)
+            if not live:
+                self.recall.owed.forget(position)  # acknowledged, or on its way to be
         if not size:
             messages: list[Message[Any]] = [Message(entry, -1, rows[0])] if live else []
         elif live == (1 << size) - 1:
