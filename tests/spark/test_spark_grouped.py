@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import pytest
 import spark_totals
+from spark_local import ended
 from spark_totals import KEYS, Totals
 from targets import Target
 from visible import is_blocked, read_all
@@ -116,7 +117,7 @@ def test_tasks_send_and_one_record_ends_them(query: Query, spark: Any) -> None:
             noted.write_text(json.dumps(in_flight))
 
     spark.dataSource.register(watched("pulsar_noting", note))
-    query.start(spark, source="pulsar_noting").awaitTermination()
+    ended(lambda: query.start(spark, source="pulsar_noting"))
     group = json.loads(noted.read_text())["group"]
     assert len(group) == len(set(group)) == PARTITIONS
     query.check()
@@ -126,7 +127,7 @@ def test_an_input_that_fails_while_its_rows_are_sent_counts_once(query: Query, s
     def boom() -> None:
         raise RuntimeError("this input fails once")
 
-    query.start(spark, fails_once(query.once, boom)).awaitTermination()
+    ended(lambda: query.start(spark, fails_once(query.once, boom)))
     assert Path(query.once).exists()
     query.check()
 
@@ -140,7 +141,7 @@ def test_a_worker_that_dies_after_it_has_sent_counts_once(query: Query, spark: A
                 os._exit(1)
 
     spark.dataSource.register(watched("pulsar_dying", die))
-    query.start(spark, source="pulsar_dying").awaitTermination()
+    ended(lambda: query.start(spark, source="pulsar_dying"))
     assert Path(query.once).exists()
     query.check()
 
@@ -159,7 +160,7 @@ def test_a_retry_that_computes_other_rows_is_not_mixed_with_what_it_replaces(que
             values = [f"{label} {value}" for value in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_arrays([pa.array(values)], ["value"])
 
-    query.start(spark, renamed).awaitTermination()
+    ended(lambda: query.start(spark, renamed))
     found = asyncio.run(read_all(query.service_url, query.topic))
     assert sorted(int(value.split()[1]) for value in found) == list(range(ROWS))
 
@@ -182,7 +183,7 @@ def test_tasks_slower_than_the_timeout_end_the_query_and_the_replay_publishes(qu
     with pytest.raises(Exception, match=r"nothing was published|StoreFailed|transaction"):
         running.awaitTermination()
     assert asyncio.run(read_all(query.service_url, query.topic)) == []
-    query.start(spark, slow).awaitTermination()
+    ended(lambda: query.start(spark, slow))
     query.check()
 
 
@@ -194,8 +195,8 @@ def test_a_query_that_fails_for_good_leaves_no_reader_waiting(query: Query, spar
             yield batch
 
     with pytest.raises(Exception, match="this input is bad"):
-        query.start(spark, fails, batchingMaxMessages="10").awaitTermination()
-    query.start(spark).awaitTermination()
+        ended(lambda: query.start(spark, fails, batchingMaxMessages="10"))
+    ended(lambda: query.start(spark))
     query.check()
 
 
@@ -291,7 +292,7 @@ def test_a_driver_killed_at_a_step_publishes_its_batch_once(
     run_until_killed(totals, point, 1, tmp_path / "crash.log")
     if timeout_ms < 60_000:
         time.sleep(timeout_ms / 1000 + 1)  # away for longer than the timeout: that is what happens here
-    totals.start(spark).awaitTermination()
+    ended(lambda: totals.start(spark))
     for target, keys in zip(totals.targets, [3, KEYS - 3], strict=True):
         assert len(asyncio.run(read_all(pulsar.service_url, target))) == 2 * keys
         assert not asyncio.run(is_blocked(pulsar.service_url, target))

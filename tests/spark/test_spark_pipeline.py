@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 import spark_totals
+from spark_local import ended
 from spark_totals import KEYS, Totals
 from targets import Target
 
@@ -169,7 +170,7 @@ async def markers(url: str, topic: str) -> dict[int, str]:
 @on_stock  # on our broker `make demo` does it
 def test_a_driver_killed_after_it_sent_end_txn_has_published_its_batch_once(query: Totals, spark: Any, tmp_path: Path) -> None:
     in_flight = run_until_killed(query, "sink.commit.after_end_txn_sent", 1, tmp_path / "crash.log")
-    query.start(spark).awaitTermination()
+    ended(lambda: query.start(spark))
     check(query)
     published = asyncio.run(markers(query.service_url, query.control_topic))
     assert sorted(published) == list(range(BATCHES))
@@ -217,7 +218,7 @@ def test_a_commit_that_raises_ends_the_query_with_its_reason_and_publishes_nothi
     with pytest.raises(Exception, match="has published micro-batch 5, and the checkpoint goes on with 0"):
         running.awaitTermination()
     assert [asyncio.run(read(query.service_url, topic)) for topic in query.targets] == [[], []]
-    query.start(spark, sinkId="mine", adoptCheckpoint="true").awaitTermination()
+    ended(lambda: query.start(spark, sinkId="mine", adoptCheckpoint="true"))
     check(query)
 
 

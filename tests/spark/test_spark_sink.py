@@ -10,6 +10,7 @@ from typing import Any
 
 import admin
 import pytest
+from spark_local import ended
 from targets import Target
 
 from pulsar_txn.client import AsyncClient
@@ -36,7 +37,7 @@ class Place:
         """A query up to what is there; raises its error."""
         writer = frame.writeStream.format("pulsar").trigger(availableNow=True).option("service.url", self.url)
         given = {"checkpointLocation": str(self.folder / checkpoint), **options}
-        writer.options(**given).start().awaitTermination()
+        ended(writer.options(**given).start)
 
     def fill(self, count: int, topic: str = "") -> None:
         asyncio.run(self._fill(topic or self.topic, count))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_local import ended
 from targets import Target
 
 from pulsar_txn.client import AsyncClient, AsyncTransaction, AvroSchema
@@ -43,7 +44,7 @@ def test_a_topic_with_a_schema_is_a_table_and_a_stream(spark: Any, pulsar: Targe
     assert {row[0]: row[1] for row in totals} == {"C0": 90, "C1": 100}
     stream = options(spark.readStream).selectExpr("value.cents", "key", "properties", "message_id")
     query = stream.writeStream.format("memory").queryName("flights").option("checkpointLocation", str(tmp_path / "c"))
-    query.trigger(availableNow=True).start().awaitTermination()
+    ended(query.trigger(availableNow=True).start)
     assert [row.cents for row in spark.sql("select * from flights order by cents").collect()] == list(range(20))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
+from spark_local import ended
 from targets import Target
 from typed_rows import read
 
@@ -65,7 +66,7 @@ def test_a_stream_from_topic_to_topic_keeps_its_schema(
         writer = rows.writeStream.foreachBatch(lambda df, batch: write_batch(df, batch, serviceUrl=url, **made))
     else:
         writer = rows.writeStream.format("pulsar").options(**{"service.url": url, "delivery": delivery, **made})
-    writer.trigger(availableNow=True).option("checkpointLocation", checkpoint).start().awaitTermination()
+    ended(writer.trigger(availableNow=True).option("checkpointLocation", checkpoint).start)
     found = read(url, f"{topic}-out", schema="topic")
     assert sorted((row["key"], row["value"]["doubled"]) for row in found) == [(1, 5), (2, 7)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_local import ended
 from targets import Target
 from visible import read_all
 
@@ -145,7 +146,7 @@ class Publishing:
             self.seen.append((batch_id, write_batch(df.selectExpr("value", topics), batch_id, **{**self.options, **options})))
 
         writer = rows.writeStream.foreachBatch(publish).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+        ended(writer.option("checkpointLocation", str(self.folder / "checkpoint")).start)
 
     def check(self, batches: int) -> None:
         """Every number once, in its topic."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,3 +61,19 @@ def session(settings: Mapping[str, str] | None = None) -> Any:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def ended(start: Callable[[], Any]) -> None:
+    """Start a query and wait for its end; again when Spark gave up a Python worker that took more than ten seconds to begin.
+
+    Spark has no setting for these ten seconds, and the machine has other work. What the query has committed stays so.
+    """
+    for _ in range(2):
+        try:
+            start().awaitTermination()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return
+    start().awaitTermination()
