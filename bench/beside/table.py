@@ -66,7 +66,7 @@ def _conditions(rounds: int, seconds: float, took: float) -> str:
         "batched, and where the row says so one acknowledgement, then the commit, which returns when everything is visible. "
         "Our coordinator tells an end once more when a message of it may come late; here the client has an answer to "
         f"everything, so nearly none is (after {REPEAT_SECONDS} s, to come as fast as the ends). What the coordinator costs "
-        "without a cluster says `python bench/beside/cost.py`. Median of {rounds} rounds (least-greatest); a "
+        f"without a cluster says `python bench/beside/cost.py`. Median of {rounds} rounds (least-greatest); a "
         "ratio is the median of those within a round. CPU is user and system time for each transaction."
     )
 
