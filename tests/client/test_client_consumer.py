@@ -1,6 +1,7 @@
 """Consumers: permits, batches, what is dropped when the server starts over, acknowledgements, seeking."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client
@@ -504,17 +505,27 @@ async def test_a_shared_consumer_keeps_what_it_has_through_an_abort(broker):
     assert not broker.all("redeliverUnacknowledgedMessages")
 
 
-async def test_a_copy_dropped_for_an_acknowledgement_that_failed_is_asked_for_again(broker):
+@asynccontextmanager
+async def unanswered_acknowledgement(broker, txn):
+    """A Shared consumer, and its acknowledgement of message 0 in a transaction, which has left."""
     broker.on["ack"] = lambda _pipe, _body: SILENCE
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
         broker.deliver(1, 0, b"a")
-        message = await consumer.receive(1)
-        acknowledging = asyncio.create_task(consumer.acknowledge(message, txn=FakeTransaction()))
+        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
         await broker.until(lambda: broker.all("ack"))
+        yield consumer, acknowledging
+
+
+def answer(broker, **error):
+    """Answer the first acknowledgement."""
+    broker.pipe.send(hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], **error))
+
+
+async def test_a_copy_dropped_for_an_acknowledgement_that_failed_is_asked_for_again(broker):
+    async with unanswered_acknowledgement(broker, FakeTransaction()) as (_, acknowledging):
         broker.deliver(1, 0, b"a")
-        error = hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], error=23, message="conflict")
-        broker.pipe.send(error)
+        answer(broker, error=23, message="conflict")
         with pytest.raises(TransactionConflict, match="conflict"):
             await acknowledging
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
@@ -524,16 +535,10 @@ async def test_a_copy_dropped_for_an_acknowledgement_that_failed_is_asked_for_ag
 @pytest.mark.parametrize("outcome", [None, TxnAction.ABORT])
 async def test_what_is_refused_after_the_end_of_its_transaction_is_asked_for_again(broker, outcome):
     """Named after a fault: the chain found messages that no other consumer was given until this one was closed."""
-    broker.on["ack"] = lambda _pipe, _body: SILENCE
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
-        broker.deliver(1, 0, b"a")
-        txn = FakeTransaction()
-        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
-        await broker.until(lambda: broker.all("ack"))
+    txn = FakeTransaction()
+    async with unanswered_acknowledgement(broker, txn) as (consumer, acknowledging):
         txn.end(outcome)
-        error = hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], error=23, message="it has ended")
-        broker.pipe.send(error)
+        answer(broker, error=23, message="it has ended")
         with pytest.raises(TransactionConflict):
             await acknowledging
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
@@ -542,18 +547,12 @@ async def test_what_is_refused_after_the_end_of_its_transaction_is_asked_for_aga
 
 
 async def test_what_has_come_again_before_it_is_refused_is_not_asked_for(broker):
-    broker.on["ack"] = lambda _pipe, _body: SILENCE
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
-        broker.deliver(1, 0, b"a")
-        txn = FakeTransaction()
-        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
-        await broker.until(lambda: broker.all("ack"))
+    txn = FakeTransaction()
+    async with unanswered_acknowledgement(broker, txn) as (consumer, acknowledging):
         txn.end(TxnAction.ABORT)
         broker.deliver(1, 0, b"a")
         assert await datas(consumer, 1) == [b"a"]
-        error = hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4], error=23, message="it has ended")
-        broker.pipe.send(error)
+        answer(broker, error=23, message="it has ended")
         with pytest.raises(TransactionConflict):
             await acknowledging
     assert not broker.all("redeliverUnacknowledgedMessages")
@@ -562,16 +561,11 @@ async def test_what_has_come_again_before_it_is_refused_is_not_asked_for(broker)
 @pytest.mark.parametrize("outcome", [None, TxnAction.ABORT])
 async def test_a_copy_that_overtook_the_answer_of_its_acknowledgement_is_asked_for_at_the_end(broker, outcome):
     """The abort at the timeout brings it back before the answer is here, and it was dropped as a copy."""
-    broker.on["ack"] = lambda _pipe, _body: SILENCE
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
-        broker.deliver(1, 0, b"a")
-        txn = FakeTransaction()
-        acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(1), txn=txn))
-        await broker.until(lambda: broker.all("ack"))
+    txn = FakeTransaction()
+    async with unanswered_acknowledgement(broker, txn) as (consumer, acknowledging):
         broker.deliver(1, 0, b"a")
         await asyncio.sleep(0.01)
-        broker.pipe.send(hot.encode_ack_response(broker.consumer_id, broker.all("ack")[0][4]))
+        answer(broker)
         await acknowledging
         txn.end(outcome)
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))

@@ -83,7 +83,7 @@ class Writer:
             await txn.commit()
             self.outcomes[name] = "committed"
         except CommitOutcomeUnknown:
-            pass
+            self.outcomes[name] = "unknown"
         except PulsarError:
             if self.outcomes[name] == "unknown":
                 self.outcomes[name] = "aborted"

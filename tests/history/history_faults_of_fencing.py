@@ -59,24 +59,23 @@ def zombies_commit_succeeds(ops: Ops, rng: random.Random) -> Ops | None:
     return _later(ops, rng, "commit")
 
 
-def zombie_prepares(ops: Ops, rng: random.Random) -> Ops | None:
+def _right_after(ops: Ops, rng: random.Random, f: str, **said: str) -> Ops | None:
+    """One thing more that succeeds, in a transaction of a predecessor, right after the take-over."""
     found = _fenced(Facts(History(ops)))
     if not found:
         return None
     txn = rng.choice(found)
     assert txn.fenced is not None
     start = txn.fenced.end + 1
-    return [*ops, Op("injected", "prepare", "ok", {"txn": txn.name}, start, start + 1)]
+    return [*ops, Op("injected", f, "ok", {"txn": txn.name, **said}, start, start + 1)]
+
+
+def zombie_prepares(ops: Ops, rng: random.Random) -> Ops | None:
+    return _right_after(ops, rng, "prepare")
 
 
 def open_after_the_take_over(ops: Ops, rng: random.Random) -> Ops | None:
-    found = _fenced(Facts(History(ops)))
-    if not found:
-        return None
-    txn = rng.choice(found)
-    assert txn.fenced is not None
-    start = txn.fenced.end + 1
-    return [*ops, Op("injected", "status", "ok", {"txn": txn.name, "status": "open"}, start, start + 1)]
+    return _right_after(ops, rng, "status", status="open")
 
 
 def changed_after_the_take_over(ops: Ops, rng: random.Random) -> Ops | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from outbox_fakes import FakeAsyncClient, FakeCoordinator
+from outbox_fakes import FakeAsyncClient, FakeCoordinator, answer_of_commit_is_lost
 
 from pulsar_txn.client import ConnectionLost, TransactionStateError
 from pulsar_txn.client.outbox import AsyncOutbox, OutboxAborted, OutboxWrongDatabase, engine
@@ -209,15 +209,7 @@ async def test_a_commit_whose_answer_is_lost_is_asked_for(world: World) -> None:
         block = outbox.transaction(connection)
         async with block:
             await world.database.insert(connection, 1)
-            assert block._life._block is not None
-            door = block._life._block._door
-            real = door.commit
-
-            async def commit() -> None:
-                await real()
-                raise ConnectionResetError("lost")
-
-            door.commit = commit  # type: ignore[method-assign]  # the fault
+            answer_of_commit_is_lost(block, comes_through=True)
     await _closed(connection)
     assert await world.look() == ([1], ["COMMITTED"], ["commit"])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from outbox_databases import Database
-from outbox_fakes import FakeClient, FakeCoordinator
+from outbox_fakes import FakeClient, FakeCoordinator, answer_of_commit_is_lost
 
 from pulsar_txn.client import ConnectionLost, TransactionAborted, TransactionStateError, TxnId
 from pulsar_txn.client.outbox import Outbox, OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown, engine
@@ -232,7 +232,7 @@ def test_a_commit_that_came_through_although_it_failed_is_found_by_the_check(wor
     block = outbox.transaction(connection)
     with block:
         world.database.insert(connection, 1)
-        _answer_of_commit_is_lost(block, comes_through=True)
+        answer_of_commit_is_lost(block, comes_through=True)
     assert world.look() == ([1], ["COMMITTED"])
 
 
@@ -241,7 +241,7 @@ def test_a_commit_that_did_not_come_through_aborts_both(world: World) -> None:
     block = world.outbox().transaction(connection)
     with pytest.raises(ConnectionResetError, match="lost"), block:
         world.database.insert(connection, 1)
-        _answer_of_commit_is_lost(block, comes_through=False)
+        answer_of_commit_is_lost(block, comes_through=False)
     assert world.look() == ([], ["ABORTED"])
 
 
@@ -261,25 +261,13 @@ def test_a_commit_that_nobody_can_ask_for_is_unknown_and_resolves(world: World) 
         block = outbox.transaction(connection)
         with pytest.raises(OutboxOutcomeUnknown) as raised, block:
             world.database.insert(connection, int(comes_through))
-            _answer_of_commit_is_lost(block, comes_through=comes_through)
+            answer_of_commit_is_lost(block, comes_through=comes_through)
             broken[0] = True
         connection.close()
         broken[0] = False
         assert world.coordinator.states()[-1] == "PREPARED"
         assert raised.value.resolve().value == ("COMMITTED" if comes_through else "ABORTED")
     assert world.look() == ([1], ["COMMITTED", "ABORTED"][: 1 if told else 2])
-
-
-def _answer_of_commit_is_lost(block: Any, *, comes_through: bool) -> None:
-    door = block._life._block._door
-    real = door.commit
-
-    async def commit() -> None:
-        if comes_through:
-            await real()
-        raise ConnectionResetError("lost")
-
-    door.commit = commit
 
 
 def test_an_interrupt_during_commit_is_left_to_the_check(world: World) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from outbox_databases import BLOCKING, Database, PlainConnection, plain_sqlite
-from outbox_fakes import FakeClient, FakeCoordinator
+from outbox_fakes import FakeClient, FakeCoordinator, answer_of_commit_is_lost
 
 from pulsar_txn.client.outbox import Outbox, OutboxOutcomeUnknown, OutboxWrongDatabase, identity_sql, table_sql
 from pulsar_txn.client.outbox.block import Key
@@ -173,15 +173,7 @@ def test_a_lost_commit_is_not_asked_for_in_another_database(world: World) -> Non
         block = outbox.transaction(connection)
         with pytest.raises(OutboxOutcomeUnknown) as raised, block:
             world.database.insert(connection, 1)
-            assert block._life._block is not None
-            door = block._life._block._door
-            real = door.commit
-
-            async def commit() -> None:
-                await real()
-                raise ConnectionResetError("lost")
-
-            door.commit = commit  # type: ignore[method-assign]  # the fault
+            answer_of_commit_is_lost(block, comes_through=True)
             places[0] = world.other.connect
         assert isinstance(raised.value.__cause__, OutboxWrongDatabase)
         with pytest.raises(OutboxWrongDatabase):

@@ -213,3 +213,16 @@ class FakeAsyncClient:
 
     def attach_prepared(self, token: PreparedToken) -> Any:
         return _Awaited(self._client.attach_prepared(token))
+
+
+def answer_of_commit_is_lost(block: Any, *, comes_through: bool) -> None:
+    """The COMMIT of a block that was entered fails, done or not; for blocks of both kinds."""
+    door = block._life._block._door
+    real = door.commit
+
+    async def commit() -> None:
+        if comes_through:
+            await real()
+        raise ConnectionResetError("lost")
+
+    door.commit = commit

@@ -45,19 +45,20 @@ class LazyGroup(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.Abort, click.exceptions.Exit):
-            raise
-        except Ending as refused:
-            say(refused)
-            ctx.exit(refused.code)
         except Exception as error:
-            from .endings import ending_of  # a command that ends well starts sooner without it
-
-            ending = ending_of(error)
+            ending = error if isinstance(error, Ending) else _ending_of(error)
             if ending is None:
                 raise
             say(ending)
             ctx.exit(ending.code)
+
+
+def _ending_of(error: Exception) -> Ending | None:
+    if isinstance(error, click.ClickException | click.Abort | click.exceptions.Exit):
+        return None
+    from .endings import ending_of  # a command that ends well starts sooner without it
+
+    return ending_of(error)
 
 
 def say(ending: Ending) -> None:

@@ -70,9 +70,12 @@ class PulsarSide(Protocol):
         ...
 
 
+KEY_BYTES: Final = 16
+
+
 @attrs.frozen
 class Key:
-    """What a transaction is called in the database and at the coordinator: 16 random bytes, and the database's identity."""
+    """What a transaction is called in the database and at the coordinator: random bytes, and the database's identity."""
 
     data: bytes
     identity: str | None = None
@@ -139,8 +142,7 @@ class Block:
             raise TransactionStateError(
                 "the database commits each statement by itself (autocommit)", hint="give a connection with transactions"
             )
-        if self._key.identity is not None:
-            await self._rows.identity.check(self._door, self._key.identity, "the block's connection")
+        await self._rows.identity.check(self._door, self._key.identity, "the block's connection")
         try:
             await self._pulsar.prepare(self._key.data)
         except (InvalidTransactionStatus, TransactionNotFound) as error:

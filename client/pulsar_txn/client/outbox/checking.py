@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pulsar_txn.client.errors import OutboxWrongDatabase
-from pulsar_txn.client.outbox.block import Key
+from pulsar_txn.client.outbox.block import KEY_BYTES, Key
+from pulsar_txn.client.outbox.identity import IDENTITY_BYTES
 from pulsar_txn.client.outbox.rows import Outcome
 from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
@@ -18,8 +19,6 @@ _WITHOUT_IDENTITY: Final = b"outbox1:"
 """Then 16 bytes of key. Written before there were identities; such transactions may still be prepared."""
 _WITH_IDENTITY: Final = b"outbox2:"
 """Then 16 bytes of key and 16 of the database's identity."""
-_KEY_BYTES: Final = 16
-_IDENTITY_BYTES: Final = 16
 _ANSWERS: Final = {Outcome.COMMIT: LocalOutcome.COMMIT, Outcome.ABORT: LocalOutcome.ROLLBACK, None: LocalOutcome.UNKNOWN}
 
 
@@ -31,10 +30,10 @@ def check_data_of(key: Key) -> bytes:
 def key_of(data: bytes) -> Key | None:
     """The key in it; None for data of something else, or of a newer version."""
     version, rest = data[: len(_WITH_IDENTITY)], data[len(_WITH_IDENTITY) :]
-    if version == _WITHOUT_IDENTITY and len(rest) == _KEY_BYTES:
+    if version == _WITHOUT_IDENTITY and len(rest) == KEY_BYTES:
         return Key(rest)
-    if version == _WITH_IDENTITY and len(rest) == _KEY_BYTES + _IDENTITY_BYTES:
-        return Key(rest[:_KEY_BYTES], rest[_KEY_BYTES:].hex())
+    if version == _WITH_IDENTITY and len(rest) == KEY_BYTES + IDENTITY_BYTES:
+        return Key(rest[:KEY_BYTES], rest[KEY_BYTES:].hex())
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -18,7 +18,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
 )
 from pulsar_txn.client.net.runtime import secret_bytes
-from pulsar_txn.client.outbox.block import Block, Key
+from pulsar_txn.client.outbox.block import KEY_BYTES, Block, Key
 from pulsar_txn.client.outbox.checking import Checking
 from pulsar_txn.client.outbox.door import Door, had
 from pulsar_txn.client.outbox.doors import door_of
@@ -31,8 +31,6 @@ from pulsar_txn.wire.ids import TxnId
 
 T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client.outbox")
-
-KEY_BYTES: Final = 16
 
 Use = Callable[[Callable[[Door], Awaitable[Any]]], Awaitable[Any]]
 """Does something with a connection of the outbox's own."""

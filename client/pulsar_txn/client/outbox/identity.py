@@ -13,13 +13,15 @@ back. A copy, a replica or a restored dump has the identity of its original.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from pulsar_txn.client.errors import OutboxWrongDatabase
 from pulsar_txn.client.net.runtime import secret_bytes
 from pulsar_txn.client.outbox.dialects import Statements
 from pulsar_txn.client.outbox.door import Door, is_access_error
+
+T = TypeVar("T")
 
 IDENTITY_BYTES: Final = 16
 
@@ -45,25 +47,16 @@ class Identity:
 
         OutboxWrongDatabase without the table.
         """
-        try:
-            return _text(await door.rows(self._statements(door).identity, {}, 1))
-        except Exception as error:
-            if is_access_error(error):
-                raise missing(who) from error
-            raise
+        return _text(await _had(door.rows(self._statements(door).identity, {}, 1), who))
 
-    async def check(self, door: Door, expected: str, who: str) -> None:
-        """Compare, in the transaction that is open. OutboxWrongDatabase unless it is this one."""
-        _compare(await self.find(door, who), expected, who)
+    async def check(self, door: Door, expected: str | None, who: str) -> None:
+        """Compare, in the transaction that is open, unless nothing is expected. OutboxWrongDatabase for another one."""
+        if expected is not None:
+            _compare(await self.find(door, who), expected, who)
 
     async def check_before(self, door: Door, expected: str, who: str) -> None:
         """Compare before a transaction begins, where that can be done; see `Door.rows_before`. Raises as `check`."""
-        try:
-            found = await door.rows_before(self._statements(door).identity, 1)
-        except Exception as error:
-            if is_access_error(error):
-                raise missing(who) from error
-            raise
+        found = await _had(door.rows_before(self._statements(door).identity, 1), who)
         if found is not None:
             _compare(_text(found), expected, who)
 
@@ -71,6 +64,15 @@ class Identity:
 def missing(who: str) -> OutboxWrongDatabase:
     """The error of a database that has no identity."""
     return OutboxWrongDatabase(f"the database of {who} has no identity of an outbox", hint=_CREATE)
+
+
+async def _had(query: Awaitable[T], who: str) -> T:
+    try:
+        return await query
+    except Exception as error:
+        if is_access_error(error):
+            raise missing(who) from error
+        raise
 
 
 def _compare(found: str | None, expected: str, who: str) -> None:

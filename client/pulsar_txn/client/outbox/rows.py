@@ -107,8 +107,7 @@ class Rows:
         return Outcome(found[0][0]) if found else None
 
     async def _read(self, door: Door, key: str, identity: str | None) -> Sequence[Sequence[Any]]:
-        if identity is not None:
-            await self.identity.check(door, identity, "`connect`")
+        await self.identity.check(door, identity, "`connect`")
         return await door.rows(self.statements(door).outcome, {"key": key}, 1)
 
     async def _write_tombstone(self, door: Door, key: str, txn_id: TxnId, identity: str | None) -> int:
@@ -117,8 +116,7 @@ class Rows:
         for statement in statements.before_check:
             await door.execute(statement, {})
         written = await door.execute(statements.tombstone, self._values(key, txn_id, Outcome.ABORT))
-        if identity is not None:
-            await self.identity.check(door, identity, "`connect`")
+        await self.identity.check(door, identity, "`connect`")
         return written
 
     async def older(self, door: Door, before_ms: int, after: str) -> list[Row]:
