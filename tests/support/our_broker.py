@@ -30,11 +30,14 @@ class OurBroker:
         conf: Mapping[str, str] | None = None,
         python: str = sys.executable,
         program: str = _MAIN,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Nothing is started yet. `conf`: further configuration keys, handed over in the environment.
 
         `python`: the interpreter of the environment that pulsar-txn is installed in. `program`: what it runs.
+        `environment`: further variables of that process, as PYTHONPATH for an earlier build.
         """
+        self._environment = dict(environment or {})
         self._python = python
         self._program = program
         self.port = free_port()
@@ -72,12 +75,17 @@ class OurBroker:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def take_ports_of(self, other: OurBroker) -> None:
+        """Listen, from the next start, where `other` listened: its clients come here then."""
+        self.port, self.http_port = other.port, other.http_port
+        self._conf |= {"brokerServicePort": str(self.port), "webServicePort": str(self.http_port)}
+
     def start(self, *, timeout: float = 30.0) -> Self:
         """Start it and return when its health check answers. Raises StartError."""
         command = [self._python, "-c", self._program, "standalone", "--data", str(self.data_dir)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=os.environ | self._conf, stdout=log, stderr=log, start_new_session=True
+                command, env=os.environ | self._environment | self._conf, stdout=log, stderr=log, start_new_session=True
             )
         until = time.monotonic() + timeout
         while not self._is_healthy():
