@@ -5,7 +5,7 @@ python docs/seeds.py --check   ends with 1 when the page is not what they say, o
 
 The rules are in `docs/seed_rows.tsv`: id, rule, note. A test names those that it shows with `@pytest.mark.seed_rows("A01")`.
 A note that begins with "replaced:" says which later decision stands in the place of the rule; "missing:" says what is not
-there. The tests are read, not imported.
+there; "no rule:" marks a line that demands nothing, and does not count. The tests are read, not imported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROWS: Final = ROOT / "docs" / "seed_rows.tsv"
 PAGE: Final = ROOT / "docs" / "seeds.md"
 MARKER: Final = "pytest.mark.seed_rows"
 REPLACED: Final = "replaced:"
+NO_RULE: Final = "no rule:"
 MISSING: Final = "missing:"
 
 _PARTS: Final = {
@@ -42,6 +43,9 @@ of each one whether it holds here, and which test shows it; `docs/seeds.py` make
 * **holds**: the named tests show it on our broker, beside stock Pulsar, or on both.
 * **replaced**: a later decision stands in its place. The sentence says which.
 * **missing**: it is not there. The sentence says what is not.
+* **no rule**: the line of the source demands nothing. It does not count.
+
+A rule that names a technology holds only by a test that starts it.
 
 {counts}
 """
@@ -90,11 +94,15 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def state(row: Row, tests: Mapping[str, Sequence[str]]) -> str:
-    """holds, replaced or missing. ValueError for a row with neither a test nor a reason."""
+    """holds, replaced, missing or no rule. ValueError for a row with neither a test nor a reason."""
     if row.note.startswith(MISSING):
         return "missing"
     if row.note.startswith(REPLACED):
         return "replaced"
+    if row.note.startswith(NO_RULE):
+        if row.id in tests:
+            raise ValueError(f"row {row.id} is no rule, and {tests[row.id][0]} shows it")
+        return "no rule"
     if row.id not in tests:
         raise ValueError(f"row {row.id} has no test with {MARKER}, and no note that says why")
     return "holds"
@@ -107,7 +115,8 @@ def page(found: Sequence[Row], tests: Mapping[str, Sequence[str]]) -> str:
         raise ValueError(f"tests name rows that are not there: {', '.join(unknown)}")
     states = [state(row, tests) for row in found]
     counts = ", ".join(f"{states.count(each)} {each}" for each in ("holds", "replaced", "missing"))
-    lines = [_HEAD.format(count=len(found), counts=f"Of {len(found)} rules: {counts}.")]
+    rules = len(found) - states.count("no rule")
+    lines = [_HEAD.format(count=rules, counts=f"Of {rules} rules: {counts}.")]
     part = ""
     for row, its_state in zip(found, states, strict=True):
         if row.id[0] != part:
@@ -121,7 +130,7 @@ def page(found: Sequence[Row], tests: Mapping[str, Sequence[str]]) -> str:
 
 
 def _evidence(row: Row, tests: Mapping[str, Sequence[str]]) -> str:
-    note = row.note.removeprefix(REPLACED).removeprefix(MISSING).strip()
+    note = row.note.removeprefix(REPLACED).removeprefix(MISSING).removeprefix(NO_RULE).strip()
     names = [f"`{name}`" for name in tests.get(row.id, ())]
     return "<br>".join([*([_cell(note)] if note else []), *names])
 

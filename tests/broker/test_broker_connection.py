@@ -251,7 +251,7 @@ async def test_wait_for_exclusive_is_told_first_that_it_waits_and_later_that_it_
     await other.sent(b"x")
 
 
-@pytest.mark.seed_rows("B15", "C23")
+@pytest.mark.seed_rows("B15")
 async def test_fencing_takes_the_topic_over_and_the_old_epoch_cannot_come_back_after_a_crash_either(
     client: RawClient, bench: Any
 ) -> None:

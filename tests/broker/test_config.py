@@ -14,7 +14,6 @@ def written(tmp_path, text):
     return path
 
 
-@pytest.mark.seed_rows("D21")
 def test_the_shipped_file_holds_every_key_at_its_default():
     loaded = config.load(None, {})
     assert loaded.config == BrokerConfig()

@@ -9,6 +9,10 @@ import pytest
 from admin_client import Admin, admin_of
 from raw_client import RawClient, Refused
 
+from pulsar_txn.broker.base import config
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.broker import Broker
+from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -21,7 +25,7 @@ async def partitions(client: RawClient) -> int:
     return int(answer.partitions)
 
 
-@pytest.mark.seed_rows("B33", "D39")
+@pytest.mark.seed_rows("D39")
 async def test_new_coordinators_serve_at_once_and_clients_see_them(admin: Admin, client: RawClient) -> None:
     before = await client.new_txn(tc_id=0)
     with pytest.raises(Refused) as refused:
@@ -84,3 +88,20 @@ async def test_added_coordinators_and_their_transactions_are_there_after_a_resta
 async def test_the_assign_topic_is_in_no_list(admin: Admin) -> None:
     assert await admin("POST", REPLICAS, 3) == (204, "")
     assert await admin("GET", "/admin/v2/persistent/pulsar/system/partitioned") == (200, [])
+
+
+@pytest.mark.seed_rows("D21")
+async def test_a_broker_has_sixteen_coordinators_unless_told_otherwise() -> None:
+    store = MemoryStore()
+    await store.start()
+    loaded = config.load(None, {})
+    broker = Broker(loaded.config, store, AsyncioRuntime())
+    await broker.start()
+    client = RawClient(broker)
+    assert await partitions(client) == 16
+    assert (await client.new_txn(tc_id=15)).most == 15
+    with pytest.raises(Refused) as refused:
+        await client.request("tcClientConnectRequest", tc_id=16)
+    assert refused.value.code == ServerError.TransactionCoordinatorNotFound
+    await broker.close()
+    await store.close()

@@ -13,7 +13,7 @@ from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.commands import describing
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import TxnAction, TxnStatus
+from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus
 
 ASK = "describeTransactionalId"
 TOPIC = FULL + "orders"
@@ -63,6 +63,24 @@ async def test_nothing_is_known_of_an_id_that_never_came_and_asking_registers_no
     answer = await one.request(ASK, transactional_id="nobody")
     assert answer.HasField("tc_id")
     assert not answer.HasField("epoch")
+
+
+@pytest.mark.seed_rows("B33")
+async def test_data_of_an_id_is_refused_before_its_coordinator_knows_it_and_every_instance_is_known_there(bench: Any) -> None:
+    one, two = CheckClient(bench.broker), CheckClient(bench.broker)
+    await one.producer(TOPIC)
+    with pytest.raises(Refused) as refused:
+        await one.sent(b"early", txn=TxnId(1, 0))
+    assert refused.value.code == ServerError.NotAllowedError
+    tc_id, first = await bound(one)
+    prepared = await one.begin(None, tc_id)
+    await one.add_topics(prepared, TOPIC)
+    await one.sent(b"in time", txn=prepared)
+    await one.prepare(prepared)
+    _, second = await bound(two)
+    await two.begin(None, tc_id)
+    known = await two.request(ASK, transactional_id="app")
+    assert (known.tc_id, [each.epoch for each in known.transactions]) == (tc_id, [first, second])
 
 
 async def test_what_has_ended_is_not_shown(bench: Any) -> None:

@@ -27,7 +27,7 @@ async def opened(client: Any, *topics: str) -> Any:
     return txn
 
 
-@pytest.mark.seed_rows("A02", "A11", "A12", "A15", "A25")
+@pytest.mark.seed_rows("A02", "A11", "A15", "A25")
 async def test_an_open_transaction_holds_nobody_back_and_commits_come_in_their_order(half: Any) -> None:
     client = half.client()
     await client.producer("half")
@@ -60,7 +60,7 @@ async def test_other_topics_of_the_broker_have_the_buffer_of_pulsar(half: Any) -
     assert await client.payloads(2) == [b"0", b"plain"]
 
 
-@pytest.mark.seed_rows("A22", "A29")
+@pytest.mark.seed_rows("A29")
 @pytest.mark.parametrize("how", ["crash", "restart"])
 async def test_open_transactions_outlive_the_broker(half: Any, how: str) -> None:
     client = half.client()
@@ -143,7 +143,6 @@ def test_a_rule_that_cannot_be_is_refused(text: str) -> None:
         read_rules(text)
 
 
-@pytest.mark.seed_rows("A13")
 def test_rules_name_namespaces_and_topics() -> None:
     assert read_rules(" public/orders=half-topic, persistent://public/default/t-partition-3 = my:Buffer ,") == {
         "public/orders": "half-topic",

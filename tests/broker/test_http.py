@@ -117,7 +117,6 @@ async def test_the_topics_of_the_transaction_machinery_cannot_be_made_opened_or_
 # ---- names
 
 
-@pytest.mark.seed_rows("D01")
 async def test_tenants_and_namespaces_are_there_when_they_were_made_or_used(admin: Admin) -> None:
     assert (await admin("GET", "/admin/v2/namespaces/acme/orders"))[0] == 404
     assert (await admin("GET", "/admin/v2/namespaces/acme"))[0] == 404

@@ -109,6 +109,7 @@ async def test_the_token_is_what_another_role_needs(benches: Any) -> None:
     assert (status(bench, first), status(bench, second)) == (TxnStatus.COMMITTED, TxnStatus.ABORTED)
 
 
+@pytest.mark.seed_rows("B04", "E02")
 async def test_a_successor_spares_what_is_prepared_and_may_end_it(bench: Any) -> None:
     one = CheckClient(bench.broker)
     answer = await one.request("tcClientConnectRequest", tc_id=0, transactional_id="app")

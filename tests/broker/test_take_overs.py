@@ -75,7 +75,7 @@ async def bench(benches: Callable[..., Any]) -> Any:
     return await benches().start()
 
 
-@pytest.mark.seed_rows("E04", "E12", "B05", "B04")
+@pytest.mark.seed_rows("B04", "B05", "E02", "E04", "E12")
 async def test_what_the_predecessor_left_open_is_aborted_when_the_connect_is_answered(bench: Any) -> None:
     old, txn = await began(bench)
     new, _, _ = await instance(bench)

@@ -327,7 +327,7 @@ def refused_begin(_pipe, body):
     return command("newTxnResponse", request_id=body.request_id, error=22, message="no")
 
 
-@pytest.mark.seed_rows("B16")
+@pytest.mark.seed_rows("B16", "B25")
 async def test_a_second_transaction_before_the_end_of_the_first_is_a_mistake_for_a_client_with_one_at_a_time(broker):
     async with fake_client(broker, one_transaction_at_a_time=True) as client:
         first = await client.begin_transaction()

@@ -32,6 +32,15 @@ def test_a_rule_that_no_test_shows_needs_a_reason(seeds: ModuleType) -> None:
     assert "| holds | `tests/a.py::test_b` |" in seeds.page([row], {"A01": ["tests/a.py::test_b"]})
 
 
+def test_a_line_that_demands_nothing_does_not_count_and_no_test_shows_it(seeds: ModuleType) -> None:
+    history = seeds.Row("A02", "It was begun in 2018.", "no rule: history")
+    text = seeds.page([seeds.Row("A01", "A rule.", ""), history], {"A01": ["t"]})
+    assert "Of 1 rules: 1 holds, 0 replaced, 0 missing." in text
+    assert "| no rule | history |" in text
+    with pytest.raises(ValueError, match="row A02 is no rule"):
+        seeds.page([history], {"A02": ["t"]})
+
+
 def test_a_marker_that_names_no_rule_is_found(seeds: ModuleType) -> None:
     with pytest.raises(ValueError, match="rows that are not there: Z99"):
         seeds.page([seeds.Row("A01", "A rule.", "missing: all of it")], {"Z99": ["tests/a.py::test_b"]})

@@ -26,7 +26,6 @@ class MemoryStores:
         await store.close()
 
 
-@pytest.mark.seed_rows("D20")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_memory_store_keeps_the_promises_of_ledgers(check):
     await check(MemoryStores())

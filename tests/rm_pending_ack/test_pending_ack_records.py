@@ -57,7 +57,6 @@ def test_a_record_has_the_bytes_that_protobuf_writes(record: Record) -> None:
     assert [item.HasField("batch_size") for item in entry.pending_ack_metadata] == [size > 0 for _, _, size in record.items]
 
 
-@pytest.mark.seed_rows("C01")
 def test_record_is_pulsars_message_with_our_fields_behind() -> None:
     data = encode_record("log", Record(Op.ACK, TxnId(0, 5), (((3, 9), 0b101, 4),)))
     entry = pb.PendingAckMetadataEntry.FromString(data)

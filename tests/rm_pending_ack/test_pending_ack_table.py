@@ -92,13 +92,11 @@ def act_of(step: Step[object] | Refusal) -> Act:
     return Act.ANSWER if any(isinstance(effect, Reply) for effect in step.effects) else Act.SKIP
 
 
-@pytest.mark.seed_rows("C15")
 def test_table_is_complete() -> None:
     assert TRANSITIONS.keys() == set(itertools.product(State, Event))
     assert all((cell.code is not None) == (cell.act is Act.REFUSE) for cell in TRANSITIONS.values())
 
 
-@pytest.mark.seed_rows("B34")
 @pytest.mark.parametrize("event", DECIDED, ids=lambda event: event.name)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_handle_does_what_the_table_says(state: State, event: Event) -> None:

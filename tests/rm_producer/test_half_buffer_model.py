@@ -68,7 +68,6 @@ READ = st.lists(
 )
 
 
-@pytest.mark.seed_rows("A30")
 @settings(deadline=None)
 @given(READ)
 @example([("half", data(A)), ("half", data(B)), ("op", marker(B)), ("op", marker(A)), ("topic", PLAIN)])

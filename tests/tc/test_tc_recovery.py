@@ -107,7 +107,6 @@ def test_trimming_goes_up_to_what_the_last_snapshot_covers() -> None:
     assert state_of(host.tc).last_applied > EARLIEST
 
 
-@pytest.mark.seed_rows("C07")
 def test_a_snapshot_is_asked_for_once_in_a_round_of_records() -> None:
     host = TcHost(snapshot_every=7)
     for _ in range(10):
@@ -159,7 +158,7 @@ def drive(host: TcHost, steps: list[tuple[str, int, str | None]]) -> None:
             continue
 
 
-@pytest.mark.seed_rows("C07", "C44")
+@pytest.mark.seed_rows("C44")
 @given(STEPS, st.floats(0, 1))
 def test_snapshot_and_tail_equal_a_full_replay(steps: list[tuple[str, int, str | None]], part: float) -> None:
     host = TcHost()

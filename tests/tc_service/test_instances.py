@@ -66,7 +66,7 @@ def test_while_nobody_leads_a_lookup_is_to_be_repeated() -> None:
     told(story, 1)
 
 
-@pytest.mark.seed_rows("C04", "C19")
+@pytest.mark.seed_rows("C04")
 def test_clients_go_on_by_themselves_when_the_leader_is_killed() -> None:
     async def story(world: World) -> None:
         first, second = world.instances
