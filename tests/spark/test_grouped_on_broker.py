@@ -61,7 +61,7 @@ class Run:
         """The commit of a micro-batch whose tasks have sent (without `delivered`: they do that first)."""
         if delivered is None:
             delivered = [await self.send(batch, task) for task in (0, 1)]
-        work = GroupWork(batch, dict.fromkeys(self.targets, 6), [], [], {}, delivered)
+        work = GroupWork(batch, dict.fromkeys(self.targets, 6), [], [], {}, delivered=delivered)
         outcome: Outcome = await self.store.carry_out(self.committer.commit(work), batch, [])
         return outcome
 

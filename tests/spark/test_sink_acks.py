@@ -15,7 +15,7 @@ from targets import Target
 
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
-from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing
+from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing, SkipRefused
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
@@ -112,9 +112,9 @@ class Sink:
         writer = PulsarStreamWriter(read_options(given, Query.STREAM_WRITE), str(self.checkpoint.folder))
         writer.commit(self.staged(f"batch {batch}"), batch)
 
-    def write(self, version: int, value: str) -> None:
+    def write(self, version: int, value: str, **options: str) -> None:
         """A batch job of a version."""
-        given = {"service.url": self.service_url, "txnAppId": self.name, "txnVersion": str(version)}
+        given = {"service.url": self.service_url, "txnAppId": self.name, "txnVersion": str(version), **options}
         PulsarBatchWriter(read_options(given, Query.BATCH_WRITE)).commit(self.staged(value))
 
     def backlog(self) -> list[bytes]:
@@ -188,10 +188,22 @@ def test_a_subscription_of_somebody_else_ends_the_query_and_publishes_nothing(si
     assert len(sink.backlog()) == 6
 
 
-def test_a_version_of_a_batch_job_is_written_once_and_none_that_is_older(sink: Sink) -> None:
-    for version, value in ((5, "five"), (5, "five again"), (9, "nine"), (7, "seven, late"), (10, "ten")):
+def test_a_version_of_a_batch_job_is_written_once_and_what_may_never_have_been_written_is_refused(sink: Sink) -> None:
+    for version, value in ((5, "five"), (5, "five again"), (9, "nine"), (5, "five, once more"), (10, "ten")):
         sink.write(version, value)
+    with pytest.raises(SkipRefused, match="the last one is 10: versions grow, and that 7 was written is not known"):
+        sink.write(7, "seven, late")
     assert sink.read() == [b"five", b"nine", b"ten"]
+
+
+def test_a_version_that_went_to_another_topic_is_no_reason_to_skip(sink: Sink) -> None:
+    sink.write(1, "one", topic=sink.target)
+    sink.write(2, "two", topic=sink.target)
+    for version in (1, 2):
+        with pytest.raises(SkipRefused, match=f"published version {version}, and that went to .*, while this call writes to"):
+            sink.write(version, "another frame", topic=sink.target + "-other")
+        sink.write(version, "again", topic=sink.target)
+    assert sink.read() == [b"one", b"two"]
 
 
 def test_what_a_dead_batch_job_has_staged_goes_with_the_next_run_of_its_version(sink: Sink, pulsar: Target) -> None:

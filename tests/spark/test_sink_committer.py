@@ -24,9 +24,10 @@ from pulsar_txn.pipeline.spark.errors import (
     SinkError,
     SinkFenced,
     SinkStateLost,
+    SkipRefused,
     StoreFailed,
 )
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
+from pulsar_txn.pipeline.spark.sink.committer import ANY_TOPIC, Outcome, SinkCommitter, Work, fill
 from pulsar_txn.pipeline.spark.sink.control import (
     Barrier,
     EndReply,
@@ -584,6 +585,33 @@ def test_a_batch_that_is_published_already_is_skipped(query: Query) -> None:
     check(store, 1)
 
 
+@pytest.mark.parametrize(
+    ("first", "again", "why"),
+    [
+        ({"offsets": "1f"}, {"offsets": "2e"}, "planned other offsets under that number: it was copied, or restored"),
+        ({"target": "persistent://public/default/a"}, {"target": ANY_TOPIC}, "writes to the topics of its column topic"),
+        ({"target": "persistent://public/default/c"}, {"target": "persistent://public/default/d"}, "went to .*/c, while"),
+        ({}, {"target": "persistent://public/default/a"}, "went to persistent://public/default/a, persistent://.*/b, while"),
+    ],
+)
+def test_a_number_that_comes_again_with_other_work_is_not_skipped(
+    first: dict[str, str], again: dict[str, str], why: str
+) -> None:
+    def given(store: Store, proof: dict[str, str], *, adopt: bool = False) -> Outcome:
+        run = Run(store)
+        committer = SinkCommitter(SINK, "query", adopt=adopt)
+        return _drive(committer.commit(attrs.evolve(run.deliver(0), **proof)), run.perform)  # type: ignore[no-any-return]
+
+    store = Store()
+    assert given(store, first) is Outcome.PUBLISHED
+    with pytest.raises(SkipRefused, match=f"has published micro-batch 0, and .*{why}"):
+        given(store, again)
+    assert given(store, first) is Outcome.SKIPPED
+    check(store, 1)
+    assert given(store, again, adopt=True) is Outcome.PUBLISHED, "the user has said so"
+    assert given(store, again, adopt=True) is Outcome.SKIPPED, "also when the option stays"
+
+
 def test_what_is_staged_is_released_when_its_batch_is_published_and_not_before() -> None:
     store, query = Store(), Query(plain, "topic")
     work = steps(query.make(), query.run(store), 0)
@@ -723,7 +751,13 @@ def test_a_foreign_open_transaction_on_the_control_topic_ends_the_commit_undecid
 
 
 @pytest.mark.parametrize(
-    "record", [Intent("s", 3, "(1,2)"), Barrier("s", 4, 5), Marker("s", 3, 4, "(1,2)", {"t": 7}, "query", ['{"v":1}'])]
+    "record",
+    [
+        Intent("s", 3, "(1,2)"),
+        Barrier("s", 4, 5),
+        Marker("s", 3, 4, "(1,2)", {"t": 7}, "query", ['{"v":1}']),
+        Marker("s", 3, 4, "(1,2)", {"t": 7}, "query", [], "*", "1f", {"2": "t"}),
+    ],
 )
 def test_records_survive_their_encoding(record: Intent | Barrier | Marker) -> None:
     assert decode_record(encode_record(record)) == record
@@ -732,6 +766,8 @@ def test_records_survive_their_encoding(record: Intent | Barrier | Marker) -> No
 def test_a_marker_without_query_is_read_as_one_of_an_older_version() -> None:
     text = b'{"v":1,"kind":"marker","sink_id":"s","batch_id":3,"epoch":4,"txn_id":"(1,2)","rows":{"t":7}}'
     assert decode_record(text) == Marker("s", 3, 4, "(1,2)", {"t": 7})
+    assert b"target" not in encode_record(decode_record(text)), "older versions can read what has no proof"
+    assert decode_record(text[:-1] + b',"new":1}') == decode_record(text), "a later version may write more"
 
 
 @pytest.mark.parametrize(
@@ -752,7 +788,7 @@ class MarkerOutside(SinkCommitter):
 
 
 class MarkerUnchecked(SinkCommitter):
-    def _is_published(self, batch_id: int) -> bool:
+    def _is_published(self, work: Work) -> bool:
         return False
 
 
@@ -783,8 +819,8 @@ class NotFoundIsSuccess(SinkCommitter):
 
 
 class SkipsWhenLater(SinkCommitter):
-    def _is_published(self, batch_id: int) -> bool:
-        return self._last is not None and self._last.batch_id >= batch_id
+    def _is_published(self, work: Work) -> bool:
+        return self._last is not None and self._last.batch_id >= work.batch_id
 
 
 class SkipsByNumberAlone(SinkCommitter):

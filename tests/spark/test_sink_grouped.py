@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from pulsar_txn.pipeline.spark.errors import CommitUndecided, GroupRefused, SinkError, SinkFenced, StoreFailed
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, Steps
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, Steps, Work
 from pulsar_txn.pipeline.spark.sink.control import (
     EndGroup,
     EndReply,
@@ -166,7 +166,7 @@ class Run:
                 if fate == "good":
                     delivered.append(txn)
         self.pauses = 0
-        work = GroupWork(number, {"a": 2, "b": 2}, [], [], {}, delivered)
+        work = GroupWork(number, {"a": 2, "b": 2}, [], [], {}, delivered=delivered)
         outcome: Outcome = yield from self._drive(self.committer.commit(work))
         return outcome
 
@@ -536,7 +536,7 @@ class MarkerOutside(GroupedCommitter):
 
 
 class MarkerUnchecked(GroupedCommitter):
-    def _is_published(self, batch_id: int) -> bool:
+    def _is_published(self, work: Work) -> bool:
         return self._last is not None and self._last.epoch == self._epoch
 
 

@@ -15,7 +15,7 @@ from spark_local import ended
 from targets import Target
 from visible import read_all
 
-from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, StoreFailed, write_batch
+from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, SkipRefused, StoreFailed, write_batch
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Query, read_options
@@ -172,6 +172,40 @@ def test_micro_batches_are_published_once_also_when_they_come_again(publishing: 
     publishing.check(2)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+def test_frames_for_several_topics_are_all_written_and_a_second_one_with_a_name_is_an_error(
+    publishing: Publishing, spark: Any
+) -> None:
+    """The first frame has the name that earlier versions gave to every sink of a query; the query goes on after an upgrade."""
+    answers: list[list[bool]] = []
+    names: dict[str, str] = {"sinkName": "0"}
+
+    def publish(df: Any, batch_id: int) -> None:
+        given: dict[str, Any] = {"serviceUrl": publishing.service_url, "partitions": 1}
+        even, odd = publishing.targets
+        answers.append([write_batch(df.where("value % 2 = 0"), batch_id, topic=even, **given, **names)])
+        answers[-1].append(write_batch(df.where("value % 2 = 1"), batch_id, topic=odd, **given))
+        with pytest.raises(OptionError, match=r"was called before for micro-batch .* another sinkName"):
+            write_batch(df, batch_id, topic=f"persistent://public/default/{odd.rpartition('/')[2]}", **given)
+
+    def run() -> None:
+        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(publishing.folder / "in"))
+        writer = rows.writeStream.foreachBatch(publish).trigger(availableNow=True)
+        ended(writer.option("checkpointLocation", str(publishing.folder / "checkpoint")).start)
+
+    run()
+    assert answers == [[True, True]]
+    names.clear()
+    for commit in (publishing.folder / "checkpoint" / "commits").glob("*0*"):
+        commit.unlink()  # as if the driver had died before Spark noted it
+    publishing.add(1)
+    run()
+    assert answers[1:] == [[False, False], [True, True]]
+    publishing.check(2)
+
+
 @spark_test(pytest.mark.soak)
 def test_a_task_that_fails_after_it_has_sent_makes_the_whole_job_run_again(publishing: Publishing, spark: Any) -> None:
     once = str(publishing.folder / "once")
@@ -215,6 +249,8 @@ def test_outside_of_a_query_it_needs_a_sink_id_and_refuses_older_batches(pulsar:
     assert [write_batch(frame, batch, sinkId=name, partitions=2, **options) for batch in (0, 0, 1)] == [True, False, True]
     with pytest.raises(CheckpointOlderThanSink):
         write_batch(frame, 0, sinkId=name, **options)
+    with pytest.raises(SkipRefused, match=f"published micro-batch 1, and that went to .*{name}, while .*{name}-other"):
+        write_batch(frame, 1, sinkId=name, **options | {"topic": f"{topic}-other"})
     with pytest.raises(OptionError, match="no column 'id'"):
         write_batch(spark.range(1), 2, sinkId=name, **options)
     assert len(asyncio.run(read_all(pulsar.service_url, topic))) == 20

@@ -113,7 +113,7 @@ async def test_a_micro_batch_of_sparks_sink_becomes_visible_as_a_whole(stock_pul
                 sent.append(await open_for_others(task.inside, 30_000))
                 rows = encode_batch([row(b"%d/%d" % (batch, number))])
                 await output.send_encoded(rows, txn=task.attach_transaction(sent[-1]))
-            work = GroupWork(batch, {topic: 3}, [], [], {}, [str(each) for each in sent])
+            work = GroupWork(batch, {topic: 3}, [], [], {}, delivered=[str(each) for each in sent])
             assert await store.carry_out(committer.commit(work), batch, []) is Outcome.PUBLISHED
         async with await driver.create_reader(topic) as reader:
             found = [(await reader.read_next(20)).data for _ in range(6)]

@@ -35,6 +35,10 @@ class ForeignCheckpoint(SinkError):
     """The sink's last micro-batch is of another query: a new checkpoint, or another query with the same sinkId."""
 
 
+class SkipRefused(SinkError):
+    """A number that was published before comes with work that is not provably the same; nothing was written."""
+
+
 class PartitionsGrew(SinkError):
     """The tasks of a micro-batch saw different numbers of partitions of a topic; the replay sees one number."""
 

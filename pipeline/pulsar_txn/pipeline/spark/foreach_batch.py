@@ -11,13 +11,18 @@ share the transaction, and when one fails, the transaction is aborted and the wh
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from pulsar_txn.client import AsyncClient, TopicNotFound
+from pulsar_txn.client.encoded import existing_partitions
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
@@ -25,14 +30,22 @@ from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
+from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, offsets_digest, source_ends
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
+from pulsar_txn.pipeline.spark.sink.committer import (
+    ANY_TOPIC,
+    Outcome,
+    SinkCommitter,
+    Work,
+    full_name,
+    not_same_target,
+)
+from pulsar_txn.pipeline.spark.sink.control import Marker
 from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs
 from pulsar_txn.pipeline.spark.sink.job_store import Job, JobSinkStore
 from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
-from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, frame_id, sink_id
 from pulsar_txn.pipeline.spark.sink.partitions import counted
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send_shared
 from pulsar_txn.pipeline.spark.sink.typed import written_type
@@ -42,6 +55,11 @@ if TYPE_CHECKING:
 
 _SCHEMA: Final = "topic string, rows bigint"
 _ARROW: Final = pa.schema([("topic", pa.string()), ("rows", pa.int64())])
+
+_CONNECT_WORKER: Final = "pyspark.sql.connect.streaming.worker"
+_lock: Final = threading.Lock()
+_called: Final[dict[tuple[Any, ...], tuple[str, int]]] = {}
+"""The last call of this process for each sink: run and micro-batch."""
 
 sinks: Final[KeptSinks[JobCommitter, JobSinkStore]] = KeptSinks()
 """The sinks of `write_batch`, by cluster, control topic and query."""
@@ -55,8 +73,12 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     as many as there are slots, at most as many as the frame has. A barrier job waits until that many slots are free.
     `max_runs`: how often the job is run, each time in a new transaction, before its error is raised.
 
-    Returns whether it was published now; False: an earlier call had done it. Raises a SinkError, which ends the query; the
-    replay after a restart decides. OptionError for what cannot work; then nothing was written.
+    Several frames in one micro-batch: one call for each. The topic belongs to the sink's name, so frames for different topics
+    need nothing else; frames for one topic, or with a column `topic`, need a `sinkName` each.
+
+    Returns whether it was published now; False: an earlier run had done it. Raises a SinkError, which ends the query; the
+    replay after a restart decides. SkipRefused when the number was published with other work. OptionError for what cannot
+    work, also for a second call with one name in a micro-batch; then this call has written nothing.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     chosen = read_options(given, Query.FOREACH_BATCH)
@@ -75,12 +97,43 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
         check_not_read(chosen.topics, ends)
     check_checkpoint(chosen, checkpoint)
     acks = places_to_acknowledge(chosen, checkpoint, batch_id)
+    target = full_name(chosen.topics[0]) if chosen.topics else ANY_TOPIC
+    work = Work(batch_id, {}, (), ends, acks, target, offsets_digest(checkpoint, batch_id))
     frame = df.repartition(partitions or _tasks(df, context))
     job = partial(_send_all, frame, chosen, batch_id, typed)
-    outcome = run_with_hands(
-        background(), partial(_commit, chosen, query_id, Work(batch_id, {}, (), ends, acks), job, max_runs)
-    )
+    with _once(chosen, query_id, _run(context, query_id), batch_id):
+        outcome = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
     return outcome is Outcome.PUBLISHED
+
+
+def _run(context: Any, query_id: str) -> str | None:
+    """The run of a query that this is called in; None outside of one."""
+    if context is not None:
+        return (context.getLocalProperty("spark.jobGroup.id") or query_id) if query_id else None
+    return "connect" if _CONNECT_WORKER in sys.modules else None  # Spark starts such a process for each run
+
+
+@contextmanager
+def _once(options: Options, query_id: str, run: str | None, batch_id: int) -> Iterator[None]:
+    """A run calls a sink once for a micro-batch, unless the call fails. OptionError for a second one: it would do nothing."""
+    if run is None:
+        yield
+        return
+    name = frame_id(options, query_id)
+    key, now = (connection_of(options), control_topic_of(options, name), query_id), (run, batch_id)
+    with _lock:
+        before, _called[key] = _called.get(key), now
+    if before == now:
+        raise OptionError(
+            f"write_batch was called before for micro-batch {batch_id} with the sink {name}, so this frame would not be "
+            "written: give each frame of a micro-batch another sinkName, which stays the same in all runs of the query"
+        )
+    try:
+        yield
+    except BaseException:
+        with _lock:
+            _called.pop(key, None)
+        raise
 
 
 def _tasks(df: DataFrame, context: Any) -> int:
@@ -91,13 +144,16 @@ def _tasks(df: DataFrame, context: Any) -> int:
 
 
 async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:
-    name = sink_id(options, query_id)
+    name = frame_id(options, query_id)
     control_topic = control_topic_of(options, name)
 
     async def make() -> tuple[JobCommitter, JobSinkStore]:
-        committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs)
         client = await background().client(options)
         await end_grouped_runs(client, options, name)
+        former = None if name == (first := sink_id(options, query_id)) else await _last_of(client, options, first, query_id)
+        if former is not None and not_same_target("", former.rows, work) is not None:
+            former = None  # of another frame
+        committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs, inherited=former)
         return committer, JobSinkStore(client, control_topic, options)
 
     async with sinks.use(connection_of(options), control_topic, query_id, make=make) as (committer, store):
@@ -107,6 +163,21 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
         except StoreFailed as error:
             raise error from store.cause
     return outcome
+
+
+async def _last_of(client: AsyncClient, options: Options, name: str, query_id: str) -> Marker | None:
+    """The last marker under the name that the sink had before topics belonged to names; None when there is no such sink."""
+    control_topic = control_topic_of(options, name)
+    try:
+        await existing_partitions(client, control_topic)
+    except TopicNotFound:
+        return None
+    store = JobSinkStore(client, control_topic, options)
+    try:
+        found: Marker | None = await store.carry_out(SinkCommitter(name, query_id).learn(), -1, [])
+    finally:
+        await store.close()
+    return found
 
 
 def _send_all(frame: DataFrame, options: Options, batch_id: int, typed: TopicType | None, txn_id: str) -> dict[str, int]:

@@ -108,7 +108,7 @@ class Options:
     warn_open_transaction_after_ms: int = _option("warnOpenTransactionAfterMs", positive, 60_000, Query.STREAM_READ)
     # sink
     sink_id: str | None = _option("sinkId", text, None, Query.SINK)
-    sink_name: str = _option("sinkName", text, "0", Query.SINK)
+    sink_name: str | None = _option("sinkName", text, None, Query.SINK)
     control_topic: str | None = _option("controlTopic", text, None, Query.SINK)
     delivery: str = _option("delivery", delivery, "staged", Query.STAGES)
     transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)

@@ -16,7 +16,7 @@ from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import GroupRefused
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work, fill
+from pulsar_txn.pipeline.spark.sink.committer import ANY_TOPIC, Outcome, Work, fill, full_name
 from pulsar_txn.pipeline.spark.sink.delivery import job_epoch, open_gate
 from pulsar_txn.pipeline.spark.sink.names import control_topic_of, job_id, staging_topic_of
 from pulsar_txn.pipeline.spark.sink.partitions import counted
@@ -136,14 +136,15 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         payloads, parked = handed_over(staged)
         control_topic = control_topic_of(self._options, name)
         store = PulsarSinkStore(client, control_topic, self.staging_topic, self._options)
-        work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
+        target = full_name(self._options.topics[0]) if self._options.topics else ANY_TOPIC
+        work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked], target=target)
         try:
             steps = VersionCommitter(name).commit(work)
             outcome: Outcome = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
         finally:
             await store.close()
         if outcome is Outcome.SKIPPED:
-            text = "%s: version %d or a later one was published before, so this job writes nothing"
+            text = "%s: version %d was published before, so this job writes nothing"
             logger.warning(text, self._options.txn_app_id, version)
         if parked:
             await remove_subscription(client, self.staging_topic)

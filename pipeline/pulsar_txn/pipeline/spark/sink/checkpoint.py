@@ -7,6 +7,7 @@ source. Those of `format("pulsar")` are recognised by their form. The sink learn
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterable
@@ -26,15 +27,24 @@ _unreadable: Final[set[str]] = set()
 
 def source_ends(folder: str | None, batch_id: int) -> list[str]:
     """The offsets, as Spark keeps them, that a micro-batch ends with: one for each source of ours. Empty when unknown."""
+    return [line for line in _offsets(folder, batch_id).splitlines() if _is_ours(line)]
+
+
+def offsets_digest(folder: str | None, batch_id: int) -> str:
+    """The same of all sources, short; empty when unknown. Spark writes it once, so every replay has the same."""
+    text = _offsets(folder, batch_id)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def _offsets(folder: str | None, batch_id: int) -> str:
     if folder is None or folder in _unreadable:
-        return []
+        return ""
     try:
-        lines = read_text(f"{folder.rstrip('/')}/offsets/{batch_id}").splitlines()
+        return read_text(f"{folder.rstrip('/')}/offsets/{batch_id}")
     except (OSError, ValueError, ImportError) as error:
         _unreadable.add(folder)
         logger.warning("%s cannot be read, so the sink does not know what the query reads: %s", folder, error)
-        return []
-    return [line for line in lines if _is_ours(line)]
+        return ""
 
 
 def _is_ours(line: str) -> bool:

@@ -5,8 +5,8 @@
 
     take over   Fence → epoch; Barrier written; read until the barrier is visible, ending every transaction that an
                 earlier run had announced and not finished (settle)
-    decide      by the last marker m:  of another query: an error | m = b published already | m = b-1, or none and
-                b = 0: go on | else an error
+    decide      by the last marker m:  of another query: an error | m = b and the same work: published already |
+                m = b-1, or none and b = 0: go on | else an error
     publish     NewTxn, Intent, rows, marker in one transaction; rows counted; END_TXN. Rows come with the tasks' messages,
                 or are copied from the staging topic, where tasks put them without a transaction
     doubt       whatever END_TXN answered other than "done": a new barrier, settle, and the last marker tells
@@ -24,6 +24,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from pulsar_txn.client.inside import parse_topic
 from pulsar_txn.pipeline.spark.errors import (
     AckConflict,
     CheckpointOlderThanSink,
@@ -31,6 +32,7 @@ from pulsar_txn.pipeline.spark.errors import (
     ForeignCheckpoint,
     RowsMissing,
     SinkStateLost,
+    SkipRefused,
     StoreFailed,
 )
 from pulsar_txn.pipeline.spark.sink.control import (
@@ -58,6 +60,9 @@ from pulsar_txn.pipeline.spark.sink.control import (
 
 Steps: TypeAlias = Generator[Request, Any, Any]
 
+ANY_TOPIC: Final = "*"
+"""The target of rows that name their topics themselves."""
+
 ATTEMPTS: Final = 3
 """Transactions that one `commit` begins at most, when sends fail or a transaction is ended by somebody else."""
 
@@ -84,6 +89,10 @@ class Work:
     source_ends: Sequence[str] = ()
     acks: Mapping[str, Place] = attrs.field(factory=dict)
     """Up to where the subscription of `ackSubscription` is acknowledged, by topic partition."""
+    target: str = ""
+    """As in a marker."""
+    offsets: str = ""
+    """As in a marker."""
 
 
 class SinkCommitter:
@@ -91,14 +100,23 @@ class SinkCommitter:
 
     `query_id` is the id in the checkpoint of the query that runs. `adopt` (option `adoptCheckpoint`) accepts a last marker
     that does not fit the micro-batch, also that of another query: the micro-batch is published after it, and from then on
-    the sink is this query's.
+    the sink is this query's. `inherited` is the last marker of the sink under a former name, while it has none of its own.
     """
 
-    def __init__(self, sink_id: str, query_id: str = "", *, adopt: bool = False, attempts: int = ATTEMPTS) -> None:
+    def __init__(
+        self,
+        sink_id: str,
+        query_id: str = "",
+        *,
+        adopt: bool = False,
+        attempts: int = ATTEMPTS,
+        inherited: Marker | None = None,
+    ) -> None:
         self.sink_id = sink_id
         self.query_id = query_id
         self._adopt = adopt
         self._attempts = attempts
+        self._inherited = inherited
         self._epoch: int | None = None
         self._barriers = 0
         self._last: Marker | None = None
@@ -118,7 +136,7 @@ class SinkCommitter:
         if epoch is None:
             epoch = yield from self._take_over()
         for attempt in range(self._attempts + 1):
-            if self._is_published(work.batch_id):
+            if self._is_published(work):
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
@@ -129,8 +147,13 @@ class SinkCommitter:
             f"micro-batch {work.batch_id} could not be published in {self._attempts} transactions; restart the query"
         )
 
+    def learn(self) -> Steps:
+        """Take over, and publish nothing; returns the last marker."""
+        yield from self._take_over()
+        return self._last
+
     def _take_over(self) -> Generator[Request, Any, int]:
-        self._last = None
+        self._last = self._inherited
         self._announced.clear()
         epoch: int = yield Fence()
         yield from self._read_up_to_now(epoch)
@@ -180,15 +203,21 @@ class SinkCommitter:
                 undecided.append(reply)
         return undecided
 
-    def _is_published(self, batch_id: int) -> bool:
-        marker = self._last
+    def _is_published(self, work: Work) -> bool:
+        marker, batch_id = self._last, work.batch_id
         if marker is not None and marker.query_id and marker.query_id != self.query_id:
             if self._adopt:
                 return False
             raise ForeignCheckpoint(_foreign(marker, self.query_id, batch_id))
         last = -1 if marker is None else marker.batch_id
-        if last == batch_id:
-            return True
+        if marker is not None and last == batch_id:
+            why = _not_the_same(marker, work)
+            if why is None or self._adopt:
+                return why is None
+            raise SkipRefused(
+                f"sink {self.sink_id} has published micro-batch {batch_id}, and {why}. Nothing was written. "
+                "adoptCheckpoint=true publishes it all the same"
+            )
         if last == batch_id - 1 or self._adopt:
             return False
         if last > batch_id:
@@ -205,7 +234,7 @@ class SinkCommitter:
     def _attempt(self, work: Work, epoch: int) -> Steps:
         """One transaction; afterwards the last marker tells whether it is committed."""
         txn_id: str = yield NewTxn()
-        marker = Marker(self.sink_id, work.batch_id, epoch, txn_id, dict(work.rows), self.query_id, list(work.source_ends))
+        marker = self._marker(work, epoch, txn_id)
         self._announced[txn_id] = None
         try:
             yield WriteRecord(Intent(self.sink_id, work.batch_id, txn_id))
@@ -222,6 +251,19 @@ class SinkCommitter:
             self._note(marker)
         else:
             yield from self._read_up_to_now(epoch)
+
+    def _marker(self, work: Work, epoch: int, txn_id: str) -> Marker:
+        return Marker(
+            self.sink_id,
+            work.batch_id,
+            epoch,
+            txn_id,
+            dict(work.rows),
+            self.query_id,
+            list(work.source_ends),
+            work.target,
+            work.offsets,
+        )
 
     def _fill(self, marker: Marker, places: Sequence[Place]) -> Steps:
         yield from fill(f"micro-batch {marker.batch_id}", marker.txn_id, marker.rows, places)
@@ -255,6 +297,44 @@ def _forward(what: str, txn_id: str, places: Sequence[Place]) -> Generator[Reque
             )
     sent: dict[str, int] = yield Receipts()
     return sent
+
+
+def _not_the_same(marker: Marker, work: Work) -> str | None:
+    """Why the work is not the one that the marker of its number stands for; None when nothing speaks against it."""
+    if marker.offsets and work.offsets and marker.offsets != work.offsets:
+        return (
+            "this checkpoint has planned other offsets under that number: it was copied, or restored from a backup. Use the "
+            f"checkpoint that the sink has seen last{_up_to(marker)}"
+        )
+    return not_same_target(marker.target, marker.rows, work)
+
+
+def not_same_target(target: str, rows: Mapping[str, int], work: Work) -> str | None:
+    """The same for where rows go: `target`, or for records of older versions the topics of `rows`."""
+    if not work.target:
+        return None
+    if not target:
+        written = sorted({full_name(topic) for topic in rows})
+        if work.target == ANY_TOPIC or not set(written) - {work.target}:
+            return None
+        target = ", ".join(written)
+    if target == work.target:
+        return None
+    said = {ANY_TOPIC: "the topics of its column topic"}
+    return (
+        f"that went to {said.get(target, target)}, while this call writes to {said.get(work.target, work.target)}: give each "
+        "frame a name of its own (sinkName with write_batch, txnAppId with df.write)"
+    )
+
+
+def full_name(topic: str) -> str:
+    """The full name of a topic."""
+    return str(parse_topic(topic))
+
+
+def _up_to(marker: Marker) -> str:
+    ends = " and ".join(marker.source_ends)
+    return f", whose micro-batch ended with {ends}" if ends else ""
 
 
 def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:

@@ -49,6 +49,9 @@ class Marker:
 
     `query_id` is in the checkpoint of the query that wrote it; records of older versions have an empty one. `source_ends` are
     the offsets up to which the query has read then, one JSON text per source of ours; empty when the sink cannot know them.
+
+    The last three fields prove that what comes under this number again is the same work. They are stored when they are not
+    empty, so that records without them can be read by older versions.
     """
 
     sink_id: str
@@ -58,6 +61,12 @@ class Marker:
     rows: dict[str, int] = attrs.field(factory=dict)
     query_id: str = ""
     source_ends: list[str] = attrs.field(factory=list)
+    target: str = ""
+    """Full name of the topic that a call of `write_batch` or a version of a job writes to; `*` for a column `topic`."""
+    offsets: str = ""
+    """Digest of the micro-batch's offsets of all sources, as the checkpoint has them."""
+    earlier: dict[str, str] = attrs.field(factory=dict)
+    """Targets of the versions before this one, by version: the newest ones."""
 
 
 Record: TypeAlias = Intent | Barrier | Marker
@@ -67,11 +76,13 @@ _KINDS: Final[dict[tuple[int, str], type[Record]]] = {
     (FORMAT, "marker"): Marker,
 }
 _NAMES: Final = {kind: name for (_, name), kind in _KINDS.items()}
+_PROOFS: Final = frozenset({"target", "offsets", "earlier"})
 
 
 def encode_record(record: Record) -> bytes:
     """A record as JSON."""
-    fields = {"v": FORMAT, "kind": _NAMES[type(record)], **attrs.asdict(record)}
+    given = {name: value for name, value in attrs.asdict(record).items() if value or name not in _PROOFS}
+    fields = {"v": FORMAT, "kind": _NAMES[type(record)], **given}
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -79,7 +90,9 @@ def decode_record(data: bytes) -> Record:
     """The inverse; SinkStateLost for other bytes, because then the topic belongs to another program."""
     try:
         fields = json.loads(data)
-        return _KINDS[fields.pop("v"), fields.pop("kind")](**fields)
+        kind = _KINDS[fields.pop("v"), fields.pop("kind")]
+        known = {field.name for field in attrs.fields(kind)}  # a later version may have written more
+        return kind(**{name: value for name, value in fields.items() if name in known})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SinkStateLost(
             f"the control topic holds something else than records of this version ({error}): {data[:80]!r}; "

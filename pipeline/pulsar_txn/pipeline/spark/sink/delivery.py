@@ -21,6 +21,7 @@ from pulsar_txn.pipeline.spark.connecting import connection_of, make_client
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.checkpoint import read_text
+from pulsar_txn.pipeline.spark.sink.names import ONLY
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def _name(options: Options, checkpoint: str | None) -> str | None:
     if options.sink_id is not None:
         return options.sink_id
     query_id = None if checkpoint is None else _query_id(checkpoint)
-    return None if query_id is None else f"{query_id}/{options.sink_name}"
+    return None if query_id is None else f"{query_id}/{options.sink_name or ONLY}"
 
 
 def _query_id(checkpoint: str) -> str | None:

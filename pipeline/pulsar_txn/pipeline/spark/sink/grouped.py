@@ -19,7 +19,7 @@ import attrs
 
 from pulsar_txn.pipeline.spark.errors import AckConflict, GroupRefused, StoreFailed
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Steps, Work
-from pulsar_txn.pipeline.spark.sink.control import Acknowledge, EndGroup, EndReply, EndTxn, Marker, NewTxn, Sweep, WriteRecord
+from pulsar_txn.pipeline.spark.sink.control import Acknowledge, EndGroup, EndReply, EndTxn, NewTxn, Sweep, WriteRecord
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class GroupedCommitter(SinkCommitter):
     def _attempt(self, work: Work, epoch: int) -> Steps:
         assert isinstance(work, GroupWork)  # noqa: S101  # the writer makes it
         txn_id: str = yield NewTxn()
-        marker = Marker(self.sink_id, work.batch_id, epoch, txn_id, dict(work.rows), self.query_id, list(work.source_ends))
+        marker = self._marker(work, epoch, txn_id)
         self._announced[txn_id] = None
         try:
             yield WriteRecord(marker, txn_id=txn_id)
@@ -58,7 +58,7 @@ class GroupedCommitter(SinkCommitter):
             self._note(marker)
             return
         yield from self._read_up_to_now(epoch)
-        if not self._is_published(work.batch_id):
+        if not self._is_published(work):
             raise GroupRefused(
                 f"micro-batch {work.batch_id}: the transactions of its tasks are over, and nothing was published. "
                 "Restart the query: the replay sends the rows again. If this comes again, a micro-batch takes longer than "

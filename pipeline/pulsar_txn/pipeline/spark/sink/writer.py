@@ -16,7 +16,7 @@ from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
+from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, offsets_digest, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
 from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_of, open_gate
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
@@ -109,11 +109,12 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if not self._options.allow_self_write:
             check_not_read(rows, ends)
         acks = places_to_acknowledge(self._options, self._checkpoint, batchId)
+        digest = offsets_digest(self._checkpoint, batchId)
         if sent:
             delivered = [message.txn_id for message in sent if message.txn_id is not None]
-            work: Work = GroupWork(batchId, rows, [], ends, acks, delivered)
+            work: Work = GroupWork(batchId, rows, [], ends, acks, offsets=digest, delivered=delivered)
         else:
-            work = Work(batchId, rows, [each.place for each in parked], ends, acks)
+            work = Work(batchId, rows, [each.place for each in parked], ends, acks, offsets=digest)
         epoch = sent[0].epoch if sent else None
         outcome = background().run(self._commit(query_id, work, staged, epoch))
         level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
