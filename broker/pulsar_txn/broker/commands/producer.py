@@ -10,6 +10,7 @@ from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import EARLIEST
 from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 from pulsar_txn.wire.topics import TopicName
 
@@ -79,7 +80,7 @@ async def _topic(services: Services, name: TopicName, body: Any) -> tuple[AnyTop
     if body.HasField("schema") and body.schema.type:
         version = pack_schema_version(await services.catalog.schema_version(name, schema_of(body.schema)))
     if body.initial_subscription_name and isinstance(topic, Topic):
-        await topic.subscribe(body.initial_subscription_name, durable=True, initial=topic.log.last_appended)
+        await topic.subscribe(body.initial_subscription_name, durable=True, initial=EARLIEST)
     return topic, version
 
 
