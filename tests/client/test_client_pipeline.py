@@ -2,10 +2,12 @@
 
 import asyncio
 import functools
+from types import SimpleNamespace
 
 import pytest
 from fake_broker import FakeBroker, fake_client
 
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AccessMode, AsyncClient, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
 from pulsar_txn.client.errors import (
@@ -21,7 +23,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.loop.lanes import is_blamed
 from pulsar_txn.client.loop.options import Poison
-from pulsar_txn.client.loop.suspects import Suspects
+from pulsar_txn.client.loop.suspects import FirstMessages, Suspects
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy, letter_topic
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
@@ -194,6 +196,104 @@ async def test_a_poison_message_is_found_and_its_dead_letter_says_where_it_came_
     assert await dead.receive_many(1, max_wait=0.1) == []
     assert await world.left() == []
     assert len([numbers for numbers in world.batches if 13 in numbers]) <= 8  # halved, not tried one by one
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
+async def test_dead_letters_are_kept_where_nobody_had_subscribed(kind):
+    """They went to a topic without a subscription, so the next trim took the only copy of each."""
+    config = BrokerConfig(managed_ledger_max_entries_per_ledger=1)
+    async with Standalone(port=0, config=config) as broker, AsyncClient(broker.service_url) as client:
+        world = World(client, 20, kind=kind, max_aborts=1)
+        world.poison = set(range(1, 20))
+        result = await world.run()
+        assert (result.dead_lettered, await world.left()) == (19, [])
+        topic = broker.broker.topics["persistent://public/default/in-s-DLQ"]
+        for _ in range(3):  # a cut, then what is before it goes
+            topic.sweep()
+            await asyncio.sleep(0.05)
+        letters = await client.subscribe("in-s-DLQ", "dead-letters")
+        assert sorted(int(each.data) for each in await letters.receive_many(19, max_wait=5)) == list(range(1, 20))
+
+
+async def test_no_subscription_is_made_for_letters_when_the_program_says_so(client):
+    world = World(client, 2, max_aborts=1, initial_subscription=None)
+    world.poison = {1}
+    assert (await world.run()).dead_lettered == 1
+    letters = await client.subscribe("in-s-DLQ", "dead-letters")  # made now, after the letter
+    assert await letters.receive_many(1, max_wait=0.2) == []
+
+
+async def test_a_name_that_the_subscription_of_letters_cannot_have_is_refused_at_once(client):
+    consumer = await client.subscribe("in", "s")
+    for wrong in (5, "a\x00b"):
+        with pytest.raises(InvalidConfiguration):
+            await client.pipeline(consumer, asyncio.sleep, initial_subscription=wrong)
+        with pytest.raises(InvalidConfiguration):
+            DeadLetterPolicy(max_redeliver_count=1, initial_subscription=wrong)
+
+
+@pytest.mark.parametrize("policy", [Poison.DEAD_LETTER, Poison.SKIP])
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED, ConsumerType.KEY_SHARED])
+async def test_a_pipeline_whose_first_ten_messages_all_fail_stops_with_the_error(client, kind, lanes, policy):
+    """A misspelled name in the handler took all inputs away, as dead letters or skipped, and nobody heard of it."""
+    world = World(client, 30, kind=kind, keys=7, concurrency=lanes, max_aborts=2, on_poison=policy)
+
+    def misspelled(_numbers):
+        raise NameError("name 'autput' is not defined")
+
+    world.fail = misspelled
+    with pytest.raises(NameError, match="autput") as raised:
+        await world.run()
+    assert "the first 10 messages all failed" in raised.value.__notes__[0]
+    removed = world.events.count("dead_letter") + world.events.count("skipped")
+    assert removed == 9 if lanes == 1 else removed <= 9  # other lanes are cancelled
+    assert await world.output() == []
+    await world.consumer.close()
+    again = await client.subscribe("in", "s", consumer_type=kind)
+    left = await again.receive_many(30, max_wait=0.5)
+    assert len(left) >= 21
+    if policy is Poison.DEAD_LETTER:
+        letters = await client.subscribe("in-s-DLQ", "dead-letters")
+        kept = await letters.receive_many(30, max_wait=0.3)
+        assert sorted(int(each.data) for each in [*left, *kept]) == list(range(30))
+
+
+@pytest.mark.parametrize("good", [0, 25])
+async def test_a_pipeline_goes_on_past_ten_poison_messages_once_one_has_worked(client, good):
+    """With one in the whole batch that works it never sees ten that fail first, wherever that one is."""
+    world = World(client, 30, max_aborts=1, max_messages=30, max_wait=1.0)
+    world.poison = set(range(30)) - {good}
+    if good:
+        with pytest.raises(LookupError):
+            await world.run()
+        return
+    result = await world.run()
+    assert (result.dead_lettered, result.messages) == (29, 1)
+
+
+async def test_a_message_that_comes_again_counts_once_among_the_first_that_fail():
+    first = FirstMessages()
+    message = SimpleNamespace(topic="t", entry=SimpleNamespace(position=(1, 1)), index=0)
+    assert not any(first.all_fail(message) for _ in range(100))
+    others = [SimpleNamespace(topic="t", entry=SimpleNamespace(position=(2, number)), index=0) for number in range(9)]
+    assert [first.all_fail(each) for each in others] == [False] * 8 + [True]
+    first.worked()
+    assert not first.all_fail(message)
+
+
+@pytest.mark.parametrize("policy", [Poison.RAISE, Poison.DEAD_LETTER])
+async def test_a_handler_that_acknowledges_itself_stops_with_its_error_as_any_other(client, policy):
+    """The broker had to deliver its messages again, and for those no policy was asked."""
+    world = World(client, 12, kind=ConsumerType.SHARED, max_aborts=1, max_messages=1, on_poison=policy)
+
+    async def handle(batch):
+        await batch.consumer.acknowledge(batch[0], txn=batch.txn)
+        raise NameError("nmae")
+
+    world.handle = handle
+    with pytest.raises(NameError):
+        await world.run()
 
 
 @pytest.mark.parametrize(("poison", "sizes"), [(0, 10), (499, 4)])

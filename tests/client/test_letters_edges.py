@@ -129,6 +129,21 @@ def _sent(broker):
     return [sent_entry(body) for body in broker.all("send")]
 
 
+async def test_a_broker_that_makes_no_subscription_for_letters_is_told_of_with_what_to_do(broker, caplog):
+    def refuses(_pipe, body):
+        if body.initial_subscription_name:
+            return command("error", request_id=body.request_id, error=22, message="no subscriptions are made here")
+        return None
+
+    broker.on["producer"] = refuses
+    policy = DeadLetterPolicy(max_redeliver_count=1)
+    async with fake_client(broker) as client:
+        await client.subscribe("t", "s", dead_letter_policy=policy, consumer_type=ConsumerType.SHARED)
+        deliver(broker, "t", 0, redelivered=2)
+        await broker.until(lambda: "cannot go to" in caplog.text)
+        assert "the subscription 'dead-letters' of persistent://public/default/t-s-DLQ keeps the dead letters" in caplog.text
+
+
 # --- the producers of letters -------------------------------------------------------------------------------------
 
 

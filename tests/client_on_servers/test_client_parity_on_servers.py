@@ -35,6 +35,26 @@ async def test_a_message_that_is_refused_too_often_becomes_a_dead_letter(client,
     assert (await letters.receive(10)).data == b"bad"
 
 
+async def test_a_policy_that_names_no_subscription_keeps_its_letters_all_the_same(client, topic):
+    policy = DeadLetterPolicy(max_redeliver_count=1)
+    consumer = await client.subscribe(topic, "s", dead_letter_policy=policy, negative_ack_delay=0.05, **SHARED)
+    await (await client.create_producer(topic)).send(b"bad")
+    for _ in range(2):
+        consumer.negative_acknowledge(await consumer.receive(10))
+    assert await consumer.receive_many(1, max_wait=0.5) == []
+    letters = await client.subscribe(f"{topic}-s-DLQ", "dead-letters")  # at the end, if it were made only now
+    assert (await letters.receive(10)).data == b"bad"
+
+
+async def test_the_initial_subscription_of_a_producer_has_what_the_topic_has_already(client, topic):
+    """On our broker it began after what was there, so that earlier dead letters belonged to nobody."""
+    await (await client.create_producer(topic)).send(b"before")
+    producer = await client.create_producer(topic, initial_subscription="first")
+    await producer.send(b"after")
+    consumer = await client.subscribe(topic, "first")
+    assert [(await consumer.receive(10)).data for _ in range(2)] == [b"before", b"after"]
+
+
 async def test_a_pattern_finds_topics_and_a_table_view_follows_its_keys(client, topic):
     name = topic.rpartition("/")[2]
     producer = await client.create_producer(f"{topic}-0")

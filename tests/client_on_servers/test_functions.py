@@ -143,6 +143,31 @@ async def test_a_poison_message_without_a_transaction_goes_to_the_dead_letter_to
     assert (await dead.receive(20)).data == b"b"
     stop.set()
     assert (await running).user_exceptions == 2
+    kept = await client.subscribe(f"{topic}-dead", "dead-letters")  # made by the function, not by this line
+    assert (await kept.receive(20)).data == b"b"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"transaction": MANAGED, "maxMessageRetries": 1},
+        {"maxMessageRetries": 1},
+        {"processingGuarantees": "ATMOST_ONCE"},
+        {"processingGuarantees": "ATMOST_ONCE", "retainOrdering": True},
+    ],
+    ids=str,
+)
+async def test_a_function_whose_first_ten_messages_all_fail_ends_with_the_error(client, topic, keys):
+    await produce(client, topic, *(b"%d" % number for number in range(15)))
+    with pytest.raises(NameError, match="autput") as raised:
+        await run(client, config(topic, **keys), lambda text: autput, 100)  # noqa: F821 - that is the mistake
+    assert "the first 10 messages all failed" in raised.value.__notes__[0]
+    found = await left(client, topic)
+    if "maxMessageRetries" in keys:
+        letters = await client.subscribe(f"{topic}-s-DLQ", "dead-letters")
+        found += [message.data for message in await letters.receive_many(15, max_wait=0.5)]
+        assert sorted(found, key=int) == [b"%d" % number for number in range(15)]
+    assert len(found) >= 5
 
 
 async def test_at_most_once_does_not_try_again(client, topic):

@@ -83,6 +83,14 @@ async def test_a_pipeline_with_a_poison_message_keeps_order_and_loses_and_double
     assert await again.receive_many(1, max_wait=0.5) == []
 
 
+async def test_the_letters_of_a_pipeline_wait_in_a_subscription_that_nobody_had_to_make(client, topic):
+    await produce(client, topic, 12)
+    worker = Worker(client, topic, poison=[7, 8])
+    await worker.run(12, ConsumerType.SHARED, max_aborts=2)
+    letters = await client.subscribe(f"{topic}-s-DLQ", "dead-letters")  # at the end, if it were made only now
+    assert sorted([int((await letters.receive(10)).data) for _ in range(2)]) == [7, 8]
+
+
 async def test_lanes_of_a_key_shared_pipeline_keep_the_order_of_keys(client, topic):
     source = await client.create_producer(topic, batching_type=BatchingType.KEY_BASED)
     await asyncio.gather(*(source.send(b"%d" % number, key=f"k{number % 5}") for number in range(60)))

@@ -55,7 +55,7 @@ def check_text(what: str, value: object) -> None:
             raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from None
 
 
-def check_subscription_name(what: str, value: str) -> None:
+def check_subscription_name(what: str, value: Any) -> None:
     """For the name of a subscription."""
     check_text(what, value)
     try:

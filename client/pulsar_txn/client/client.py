@@ -590,7 +590,9 @@ class AsyncClient(BeginsTransactions):
         transaction's.
         `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
         A message that has failed alone `max_aborts` times (3) is poison: `on_poison` says what happens to it (a dead letter);
-        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default, and its subscription `initial_subscription`
+        (`dead-letters`) keeps the letters. When the first ten messages of the run all fail, the last one's error is raised,
+        whatever `on_poison` says. `observer` is called with each event.
 
         Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
         (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and

@@ -6,6 +6,7 @@ Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothi
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
+from pulsar_txn.client.loop.suspects import FIRST_MESSAGES, FirstMessages
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.pool import ConnectionPool
 from pulsar_txn.client.net.requests import Waiter
@@ -36,6 +37,7 @@ from pulsar_txn.wire.varints import varint
 
 __all__ = [
     "AMBIENT",
+    "FIRST_MESSAGES",
     "NO_ASSIGN_TOPIC",
     "PROTOBUF_NATIVE",
     "TRANSACTIONS_OFF",
@@ -45,6 +47,7 @@ __all__ = [
     "Connection",
     "ConnectionPool",
     "Epoch",
+    "FirstMessages",
     "Future",
     "Gate",
     "Lock",

@@ -202,14 +202,17 @@ class Lane(Generic[T]):
         """One attempt with the handler, and what has to be done about a poison message."""
         outcome, error = await self._attempt(group, self._shared.handler)
         if error is None:
+            self._shared.suspects.first.worked()
             self._shared.suspects.settled(group)
             self._shared.report.committed(group)
             return outcome
         poison = is_blamed(error) and self._shared.suspects.failed(group)
         self._shared.report.aborted(group, error)
-        if not poison or outcome is not Outcome.KEPT:
+        if not poison:
             return outcome
         work = self._shared.remedy.against(group, error)
+        if outcome is not Outcome.KEPT:
+            return outcome
         outcome, failed = await self._attempt(group, work)
         if failed is None:
             self._shared.report.removed(group, error)

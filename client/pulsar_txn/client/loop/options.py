@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import attrs
 
 from pulsar_txn.client._checks import as_seconds, one_of, seconds, seconds_of, whole
+from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION, check_initial
 from pulsar_txn.client.receive.message import Message
 
 
@@ -16,7 +17,7 @@ class Poison(enum.Enum):
     """What becomes of a message that fails again and again."""
 
     DEAD_LETTER = "dead_letter"
-    """Sent to the dead-letter topic and acknowledged, in one transaction."""
+    """Sent to the dead-letter topic and acknowledged, in one transaction. A subscription there keeps it."""
     RAISE = "raise"
     """The pipeline ends with the handler's error; the message stays unacknowledged."""
     SKIP = "skip"
@@ -62,6 +63,8 @@ class PipelineOptions:
     on_poison: Poison = attrs.field(default=Poison.DEAD_LETTER, converter=_on_poison)
     max_aborts: int = attrs.field(default=3, validator=whole(1))
     dead_letter_topic: str | None = None
+    initial_subscription: str | None = attrs.field(default=LETTERS_SUBSCRIPTION, validator=check_initial)
+    """The subscription of the dead-letter topic that keeps the letters; with None nobody makes one."""
 
 
 class PipelineOptionsDict(TypedDict, total=False):
@@ -74,3 +77,4 @@ class PipelineOptionsDict(TypedDict, total=False):
     on_poison: Poison
     max_aborts: int
     dead_letter_topic: str | None
+    initial_subscription: str | None

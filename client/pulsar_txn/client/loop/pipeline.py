@@ -11,6 +11,7 @@ or not at all. What happens when they do not:
 | `max_aborts` of a message alone | it is poison |
 | poison | `Poison.DEAD_LETTER`: one transaction sends it to the dead-letter topic and acknowledges it |
 | | `Poison.SKIP`: it is acknowledged; `Poison.RAISE`: the handler's error is raised |
+| poison, the tenth one, and nothing was committed yet | the handler's error is raised, whatever the policy |
 | a lost answer to the commit | the outcome is asked for first; if it stays unknown, CommitOutcomeUnknown is raised |
 | an error that is `fatal`, a closed client, a transaction used wrongly | raised |
 

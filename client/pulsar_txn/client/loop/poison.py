@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.loop.options import PipelineOptions, Poison
-from pulsar_txn.client.loop.suspects import Suspects
+from pulsar_txn.client.loop.suspects import FIRST_MESSAGES, Suspects
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.dead_letters import check_letters, check_topic, letter_topic
+from pulsar_txn.client.receive.dead_letters import check_letters, check_topic, letter_topic, note_initial
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.send.producer import AsyncProducer
 
@@ -43,8 +44,14 @@ class Remedy(Generic[T]):
         self._producers: dict[str, asyncio.Future[AsyncProducer[bytes]]] = {}
 
     def against(self, group: Sequence[Message[T]], error: Exception) -> Work[T]:
-        """What to do in a transaction with the one message of the group; raises the error with Poison.RAISE."""
+        """What to do in a transaction with the one message of the group.
+
+        Raises the error with Poison.RAISE, and whatever the policy is when the first messages all failed.
+        """
         message = group[0]
+        if self._suspects.first.all_fail(message):
+            error.add_note(f"the first {FIRST_MESSAGES} messages all failed, so the handler is at fault")
+            raise error
         if self._options.on_poison is Poison.RAISE:
             error.add_note(f"message {message.message_id} of {message.topic} failed {self._suspects.aborts(message)} times")
             raise error
@@ -75,9 +82,16 @@ class Remedy(Generic[T]):
         name = self._options.dead_letter_topic or letter_topic(topic, self._consumer.subscription)
         task = self._producers.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            making = self._create_producer(name, chunking=True)  # what came in chunks, or compressed, may be too large for one
-            task = self._producers[name] = asyncio.ensure_future(making)
+            task = self._producers[name] = asyncio.ensure_future(self._make(name))
         return await asyncio.shield(task)
+
+    async def _make(self, topic: str) -> AsyncProducer[bytes]:
+        initial = self._options.initial_subscription
+        try:  # in chunks, because what came in chunks, or compressed, may be too large for one entry
+            return await self._create_producer(topic, chunking=True, initial_subscription=initial)
+        except PulsarError as error:
+            note_initial(error, topic, initial)
+            raise
 
     async def close(self) -> None:
         """Close the producers of dead letters."""

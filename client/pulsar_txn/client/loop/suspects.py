@@ -1,8 +1,11 @@
-"""Which message of a pipeline's aborted groups is at fault.
+"""Which message of a pipeline's aborted groups is at fault, and when it is none of them.
 
 It is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in half at every further
 abort, until it fails alone; when it has failed alone `max_aborts` times as well, it is poison. So a message that shared its
 batches with a poison one is not taken for one because of one failure of its own.
+
+When the first ten messages of a run are all poison, and nothing else was committed, the fault is not theirs: a handler with a
+wrong name in it fails at every message. See `FirstMessages`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,33 @@ SUSPECTS_LIMIT: Final = 100_000
 """Messages whose aborts are remembered; beyond it the oldest are forgotten (another consumer may have got them)."""
 
 
+FIRST_MESSAGES: Final = 10
+"""Distinct messages that a loop may give up before anything has worked."""
+
+
+class FirstMessages:
+    """The messages that a loop has given up since its start, until one works."""
+
+    def __init__(self) -> None:
+        self._failed: set[Key] | None = set()
+
+    def worked(self) -> None:
+        """Something was processed, so those that fail are at fault themselves."""
+        self._failed = None
+
+    def all_fail(self, message: Message[Any]) -> bool:
+        """Note a message that is given up; whether nothing has worked yet, and it is the last that may fail so."""
+        if self._failed is None:
+            return False
+        self._failed.add(key_of(message))
+        return len(self._failed) >= FIRST_MESSAGES
+
+
 class Suspects:
     """How often messages were in an aborted group, and how large their groups may be."""
 
     def __init__(self, max_aborts: int) -> None:
+        self.first = FirstMessages()
         self._max_aborts = max_aborts
         self._aborts: dict[Key, int] = {}
         self._alone: dict[Key, int] = {}

@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
-from attrs.validators import optional
 
-from pulsar_txn.client._checks import check_subscription_name, check_text, flag, text, whole
-from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
+from pulsar_txn.client._checks import check_subscription_name, check_text, flag, whole
+from pulsar_txn.client.errors import AuthorizationError, InvalidConfiguration, InvalidTopicName, NotAllowedError, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message, Source, bits_of
 from pulsar_txn.client.receive.owners import Place
@@ -40,6 +39,8 @@ RECONSUME_TIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"
 RETRY_AFTER_FAILURE: Final = 1.0
 """Seconds until a message comes again that could not be stored as a dead letter."""
+LETTERS_SUBSCRIPTION: Final = "dead-letters"
+"""The subscription that keeps dead letters, unless the program names another one."""
 MAX_PRODUCERS: Final = 100
 """Producers that are kept, for as many topics; a pattern's topics come and go, and each may have one."""
 
@@ -63,6 +64,21 @@ def check_topic(topic: str, what: str = "dead_letter_topic") -> None:
         raise InvalidTopicName(str(error), hint="") from error
 
 
+def check_initial(_options: object, field: attrs.Attribute[Any], subscription: object) -> None:
+    """Validate the name of the subscription that keeps letters; None and "" are none."""
+    if subscription is not None and subscription != "":
+        check_subscription_name(field.name, subscription)
+
+
+def note_initial(error: PulsarError, topic: str, initial: str | None) -> None:
+    """Tell what to do when the broker does not make the subscription that keeps letters."""
+    if initial and isinstance(error, NotAllowedError | AuthorizationError):
+        error.hint = (
+            f"the subscription {initial!r} of {topic} keeps the dead letters: create it, or let this client create and "
+            "consume it; initial_subscription=None keeps none"
+        )
+
+
 def check_letters(subscription: str, kind: str = "DLQ", topics: Sequence[str] = ()) -> None:
     """InvalidConfiguration where the subscription's name cannot be part of a topic's, or not after those of `topics`."""
     hint = "name the topic: dead_letter_topic=" if kind == "DLQ" else "name the topic: retry_letter_topic="
@@ -83,9 +99,10 @@ class DeadLetterPolicy:
     """What becomes of messages that fail again and again, on Shared and Key_Shared subscriptions.
 
     A message is handed out `max_redeliver_count` times after its first delivery; instead of once more it is sent to
-    `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. `initial_subscription` is created
-    there, so that no letter is lost. With `retry` (or a `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the
-    consumer receives from that topic as well, and has `reconsume_later`; a consumer of a pattern needs the name.
+    `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. The subscription `initial_subscription`
+    is created there and keeps the letters; with None they stay only as long as somebody else keeps them. With `retry` (or a
+    `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the consumer receives from that topic as well, and has
+    `reconsume_later`; a consumer of a pattern needs the name.
     InvalidConfiguration below 1, InvalidTopicName for other names.
     """
 
@@ -93,15 +110,13 @@ class DeadLetterPolicy:
     dead_letter_topic: str | None = None
     retry: bool = attrs.field(default=False, validator=flag)
     retry_letter_topic: str | None = None
-    initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
+    initial_subscription: str | None = attrs.field(default=LETTERS_SUBSCRIPTION, validator=check_initial)
 
     def __attrs_post_init__(self) -> None:
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
         if self.retry_letter_topic is not None:
             check_topic(self.retry_letter_topic, "retry_letter_topic")
-        if self.initial_subscription:
-            check_subscription_name("initial_subscription", self.initial_subscription)
 
     @property
     def has_retry_topic(self) -> bool:
@@ -263,7 +278,11 @@ class DeadLetters:
         options = ProducerOptions(initial_subscription=initial, chunking=True)
         name = TopicName.parse(topic)
         count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")
-        producer = await open_producer(self._core, name, count, self._schema, options)
+        try:
+            producer = await open_producer(self._core, name, count, self._schema, options)
+        except PulsarError as error:
+            note_initial(error, topic, initial)
+            raise
         if self._is_closed:
             await producer.close()
         return producer

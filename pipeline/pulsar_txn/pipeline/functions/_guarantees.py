@@ -7,6 +7,9 @@
 | EFFECTIVELY_ONCE | the same, cumulatively, one by one | tried again in place, with the same sequence id |
 | MANUAL | by `context.ack` | acknowledged negatively |
 | MANAGED | in the transaction | the transaction is aborted; see `pulsar_txn.client.loop.pipeline` |
+
+When the first ten messages of a run are all given up (gone with ATMOST_ONCE, dead letters with maxMessageRetries), the run ends
+with the error of the last one.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import attrs
 
 from pulsar_txn.client import AsyncTransactionalBatch, Message, PipelineEvent, Poison
 from pulsar_txn.client.errors import PulsarError
-from pulsar_txn.client.inside import growing_pauses, is_fatal
+from pulsar_txn.client.inside import FIRST_MESSAGES, FirstMessages, growing_pauses, is_fatal
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions.context import Context
 from pulsar_txn.pipeline.functions.errors import StateMoved
@@ -70,6 +73,7 @@ class Loop:
         self._pattern = pattern
         self._stop = stop
         self._note = Note(instance, observer)
+        self._first = FirstMessages()
         self._finishing: set[asyncio.Task[None]] = set()
         self._pauses = functools.partial(growing_pauses, instance.client.inside)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -173,7 +177,7 @@ class Loop:
             context = await self._instance.invoke(self._consumer, message, self._pattern)
         except Exception as error:
             self._failed(message, error)
-            if self._is_final(error):
+            if self._ends_the_run(message, error):
                 raise
             return
         if context.handed:
@@ -205,10 +209,10 @@ class Loop:
                 await self._consumer.acknowledge(message)
         except Exception as error:  # noqa: BLE001 - judged: the message comes again, or the run ends
             self._failed(message, error)
-            if self._is_final(error) and not self._broken.done():
+            if self._ends_the_run(message, error) and not self._broken.done():
                 self._broken.set_exception(error)
         else:
-            self._note("processed", (message,), None)
+            self._processed(message)
 
     async def _handle_in_order(self, message: Message[bytes]) -> None:
         """Again and again, so that nothing overtakes it; given back when the run stops first."""
@@ -218,7 +222,7 @@ class Loop:
                 await _stored(await self._instance.invoke(self._consumer, message, self._pattern))
             except Exception as error:
                 self._note("failed", (message,), error)
-                if self._is_final(error) or isinstance(error, StateMoved):
+                if self._ends_the_run(message, error) or isinstance(error, StateMoved):
                     raise
                 if self._config.processing_guarantees is ProcessingGuarantees.ATMOST_ONCE or self._stop.is_set():
                     return
@@ -230,7 +234,28 @@ class Loop:
             await self._consumer.acknowledge_cumulative(message)
         elif self._config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE:
             await self._consumer.acknowledge(message)
+        self._processed(message)
+
+    def _processed(self, message: Message[bytes]) -> None:
+        self._first.worked()
         self._note("processed", (message,), None)
+
+    def _ends_the_run(self, message: Message[bytes], error: Exception) -> bool:
+        """Whether no further message is to be tried: the error is final, or the first messages were all given up."""
+        if self._is_final(error):
+            return True
+        if not self._is_given_up(message, error) or not self._first.all_fail(message):
+            return False
+        error.add_note(f"the first {FIRST_MESSAGES} messages all failed, so the function is at fault")
+        return True
+
+    def _is_given_up(self, message: Message[bytes], error: Exception) -> bool:
+        """Whether this was the last attempt with the message."""
+        if isinstance(error, StateMoved):
+            return False
+        retries = self._config.max_message_retries
+        at_most_once = self._config.processing_guarantees is ProcessingGuarantees.ATMOST_ONCE
+        return at_most_once or (retries is not None and message.redelivery_count >= retries)
 
     def _is_final(self, error: BaseException) -> bool:
         return is_fatal(error) or self._instance.is_closed
