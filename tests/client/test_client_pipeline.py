@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from fake_broker import FakeBroker, fake_client
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AccessMode, AsyncClient, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
+from pulsar_txn.client._tracebacks import ErrorKinds
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -508,6 +510,52 @@ async def test_a_cancelled_pipeline_leaves_its_messages_to_the_next_one(client):
         await running
     assert await world.output() == []
     assert await world.left() == [0]
+
+
+async def test_the_first_abort_of_each_kind_is_a_warning_with_its_traceback_and_repeats_are_counted(client, caplog):
+    """An abort was at INFO, as "name 'x' is not defined": with the ordinary settings of logging nothing was to be seen."""
+    world = World(client, 12, max_messages=1, max_aborts=12)
+    failing = {3: NameError, 5: LookupError}
+
+    def fails(numbers):
+        error = failing.get(numbers[0])
+        if error is not None and world.events.count("aborted") < 15:
+            raise error(f"cannot do {numbers[0]}")
+
+    world.fail = fails
+    with caplog.at_level("INFO", "pulsar_txn.client.pipeline"):
+        await world.run()
+    aborts = [record for record in caplog.records if "was aborted" in record.getMessage()]
+    warnings = [record for record in aborts if record.levelname == "WARNING"]
+    assert len(aborts) == 15
+    assert [record.exc_info is not None for record in warnings] == [True, False, True]
+    first, tenth, other = (record.getMessage() for record in warnings)
+    assert "persistent://public/default/in on, was aborted: NameError: cannot do 3" in first
+    assert "NameError, number 10 of its kind: cannot do 3" in tenth
+    assert "LookupError: cannot do 5" in other
+    assert "in fails" in caplog.text  # the traceback reaches the line of the handler
+    assert "raise error(f" in caplog.text
+
+
+def test_kinds_of_errors_are_told_apart_by_class_and_line_and_do_not_pile_up(caplog, monkeypatch):
+    monkeypatch.setattr("pulsar_txn.client._tracebacks.MOST_KINDS", 2)
+    kinds, logger = ErrorKinds(), logging.getLogger("kinds")
+
+    def fails(cls, line):
+        if line:
+            raise cls("a")
+        raise cls("b")
+
+    def raised(cls, line):
+        with pytest.raises(cls) as caught:
+            fails(cls, line)
+        return caught.value
+
+    for cls, line in [(KeyError, 0), (KeyError, 1), (KeyError, 0), (ValueError, 0), (KeyError, 1)]:
+        kinds.tell(logger, "failed", raised(cls, line))
+    kinds.tell(logger, "failed", ValueError("never raised"))
+    assert len(caplog.records) == 5  # the third is the second of its kind, and the fifth was forgotten
+    assert all(record.exc_info for record in caplog.records)
 
 
 async def test_an_observer_that_fails_disturbs_nothing(client, caplog):

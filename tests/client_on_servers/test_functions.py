@@ -147,6 +147,17 @@ async def test_a_poison_message_without_a_transaction_goes_to_the_dead_letter_to
     assert (await kept.receive(20)).data == b"b"
 
 
+@pytest.mark.parametrize("keys", [{}, {"transaction": MANAGED}, {"retainOrdering": True}], ids=str)
+async def test_what_a_function_raises_is_told_once_with_its_traceback_and_counted(client, topic, keys, caplog):
+    await produce(client, topic, b"a", b"b")
+    with caplog.at_level("INFO", "pulsar_txn"):
+        await run(client, config(topic, **keys), Exclaim("b", "b", "b"), 2)
+    told = [each for each in caplog.records if "LookupError" in each.getMessage() and each.levelname == "WARNING"]
+    assert [bool(each.exc_info) for each in told] == [True] * (2 if "transaction" in keys else 1)
+    assert "no b today" in told[0].getMessage()
+    assert "number 3 of its kind" in caplog.text
+
+
 @pytest.mark.parametrize(
     "keys",
     [

@@ -3,6 +3,7 @@
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """
 
+from pulsar_txn.client._tracebacks import ErrorKinds
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
@@ -47,6 +48,7 @@ __all__ = [
     "Connection",
     "ConnectionPool",
     "Epoch",
+    "ErrorKinds",
     "FirstMessages",
     "Future",
     "Gate",

@@ -1,4 +1,7 @@
-"""What a pipeline tells of its work: the log, its observer, and the counts of its result."""
+"""What a pipeline tells of its work: the log, its observer, and the counts of its result.
+
+An aborted transaction is tried again, so nobody else may ever hear of its error.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_txn.client._tracebacks import ErrorKinds
 from pulsar_txn.client.loop.options import PipelineEvent, PipelineResult
 from pulsar_txn.client.receive.message import Message
 
@@ -18,6 +22,7 @@ class Report:
     def __init__(self, observer: Callable[[PipelineEvent], object] | None, *, skips: bool) -> None:
         self._observer = observer
         self._skips = skips
+        self._kinds = ErrorKinds()
         self._counts = dict.fromkeys(("committed", "aborted", "messages", "dead_lettered", "skipped"), 0)
 
     def result(self) -> PipelineResult:
@@ -31,7 +36,9 @@ class Report:
 
     def aborted(self, group: Sequence[Message[Any]], error: BaseException) -> None:
         """A group was aborted."""
-        logger.info("a transaction of %d messages was aborted: %s", len(group), error)
+        first = group[0]
+        what = f"a transaction of {len(group)} messages, from {first.message_id} of {first.topic} on, was aborted"
+        self._kinds.tell(logger, what, error)
         self._count("aborted", "aborted", group, error)
 
     def removed(self, group: Sequence[Message[Any]], error: BaseException) -> None:

@@ -25,7 +25,7 @@ import attrs
 
 from pulsar_txn.client import AsyncTransactionalBatch, Message, PipelineEvent, Poison
 from pulsar_txn.client.errors import PulsarError
-from pulsar_txn.client.inside import FIRST_MESSAGES, FirstMessages, growing_pauses, is_fatal
+from pulsar_txn.client.inside import FIRST_MESSAGES, ErrorKinds, FirstMessages, growing_pauses, is_fatal
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions.context import Context
 from pulsar_txn.pipeline.functions.errors import StateMoved
@@ -273,6 +273,7 @@ class Note:
     def __init__(self, instance: Instance, observer: Callable[[FunctionEvent], object] | None) -> None:
         self._instance = instance
         self._observer = observer
+        self._kinds = ErrorKinds()
 
     def __call__(self, kind: str, messages: tuple[Message[Any], ...], error: BaseException | None) -> None:
         """One event."""
@@ -282,9 +283,11 @@ class Note:
         elif kind == "failed":
             name = instance.config.fqfn
             moved = isinstance(error, StateMoved)  # the partition is another instance's now, which is nobody's fault
-            level = logging.INFO if moved else logging.WARNING
-            if error is None or not is_fatal(error):  # the run ends with that one, and tells it
-                logger.log(level, "%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
+            what = f"{name}: {len(messages)} messages from {messages[0].message_id} on failed"
+            if moved or error is instance.raised:  # the instance has told of what its function raised
+                logger.info("%s: %r", what, error)
+            elif error is not None and not is_fatal(error):  # the run ends with a fatal one, and tells it
+                self._kinds.tell(logger, what, error)
             if error is not instance.raised and not moved:
                 instance.counts.system_exceptions += 1
         if self._observer is not None:

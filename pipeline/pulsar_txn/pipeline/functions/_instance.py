@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, SendTicket
 from pulsar_txn.client.errors import UsageError
-from pulsar_txn.client.inside import Future, WorkerThread, answer, is_fatal, parse_topic
+from pulsar_txn.client.inside import ErrorKinds, Future, WorkerThread, answer, is_fatal, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions._schemas import schema_of
@@ -58,6 +58,7 @@ class Instance:
         self.counts = Counts()
         self.raised: Exception | None = None
         """What `process` raised last."""
+        self._kinds = ErrorKinds()
         self._process = process_of(function)
         self.states = States(client, config, on_loop=self._process.is_async, consumers=consumers)
         self._serdes: dict[str | None, SerDe] = {}
@@ -168,7 +169,7 @@ class Instance:
         except Exception as error:
             self.counts.user_exceptions += 1
             if not is_fatal(error):  # the run ends with that one, and tells it
-                self.logger.warning("process failed", exc_info=error)
+                self._kinds.tell(self.logger, "process failed", error)
             self.raised = error
             raise
         finally:
