@@ -21,6 +21,12 @@ IN, OUT = FULL + "in", FULL + "out"
 GUARDED = TOKENS | {"super_user_roles": "root"}
 
 
+@pytest.fixture(params=[False, True], ids=["advertised", "another address"], autouse=True)
+def by_another_address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test here runs with clients that came by the advertised address, and by another one."""
+    monkeypatch.setattr(Speaker, "by_another_address", request.param)
+
+
 @pytest.fixture
 async def bench(benches: Any) -> Any:
     return await benches(**GUARDED).start()
@@ -248,6 +254,50 @@ async def test_what_was_begun_before_authentication_is_for_operators_alone(bench
 
 
 # ---- how one is let in
+
+
+URL, URL_TLS = "pulsar://broker.test:6650", "pulsar+ssl://[fd00::1]:6651"
+
+
+async def named(benches: Any, wanted: str, **keys: Any) -> Speaker:
+    """Who asks for this server, at a broker with two addresses."""
+    bench = await benches(**keys).start()
+    bench.broker.service_url, bench.broker.service_url_tls = URL, URL_TLS
+    return Speaker(bench.broker, token("ann"), proxy_to_broker_url=wanted)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["broker.test:6650", URL, "Broker.TEST:6650", URL + "/", "[fd00::1]:6651", "fd00::1:6651", URL_TLS],
+)
+async def test_who_asks_for_this_server_by_any_of_its_addresses_is_let_in(benches: Any, wanted: str) -> None:
+    speaker = await named(benches, wanted, **GUARDED)
+    await speaker.new_txn()
+    assert speaker.connection.session.principal == "ann"
+
+
+@pytest.mark.parametrize("keys", [{}, GUARDED], ids=["open", "guarded"])
+@pytest.mark.parametrize("wanted", ["broker.test:6652", "other.test:6650", "pulsar://", "x" * 9000, "broker.test:6650,other:1"])
+async def test_nobody_is_led_to_another_server(benches: Any, wanted: str, keys: dict[str, Any]) -> None:
+    speaker = await named(benches, wanted, **keys)
+    await speaker.until(lambda: speaker.refused)
+    assert f"is not this server, which is {URL} and {URL_TLS} and forwards nothing" in speaker.refused
+    assert len(speaker.refused) < 300
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"original_principal": "bob"},
+        {"original_principal": ""},
+        {"original_auth_data": token("bob")},
+        {"original_auth_method": "token"},
+    ],
+)
+async def test_a_proxy_cannot_speak_for_its_clients(bench: Any, said: dict[str, str]) -> None:
+    speaker = Speaker(bench.broker, token("root"), **said)
+    await speaker.until(lambda: speaker.refused)
+    assert "a proxy cannot speak for its clients" in speaker.refused
 
 
 async def test_who_says_nothing_is_sent_away_before_anything_else(bench: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, TCPConnector
 from credentials import TOKENS, Papers, token
+from second_addresses import WAYS, reached
 
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base.runtime import AsyncioRuntime
@@ -166,14 +167,17 @@ async def test_what_comes_with_the_end_of_the_handshake_is_not_lost(papers: Pape
         writer.close()
 
 
-async def test_a_certificate_that_names_nobody_proves_nothing(papers: Papers) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_certificate_that_names_nobody_proves_nothing(papers: Papers, way: str) -> None:
     keys = {"authentication_enabled": True, "authentication_providers": "tls"}
     async with broker_of(papers, **keys) as broker:
-        with pytest.raises(AuthenticationError, match="no common name"):
-            await works(broker.service_url_tls, papers, authentication=TlsAuthentication(*papers.of(None)))
-        with pytest.raises(AuthenticationError, match="no certificate"):
-            await works(broker.service_url, papers, authentication=TlsAuthentication(*papers.of("ann")))
-        await works(broker.service_url_tls, papers, authentication=TlsAuthentication(*papers.of("ann")))
+        with reached(way) as reach:
+            plain, tls = reach(broker.service_url), reach(broker.service_url_tls)
+            with pytest.raises(AuthenticationError, match="no common name"):
+                await works(tls, papers, authentication=TlsAuthentication(*papers.of(None)))
+            with pytest.raises(AuthenticationError, match="no certificate"):
+                await works(plain, papers, authentication=TlsAuthentication(*papers.of("ann")))
+            await works(tls, papers, authentication=TlsAuthentication(*papers.of("ann")))
 
 
 async def test_a_certificate_can_be_asked_of_everybody(papers: Papers, tmp_path: Path) -> None:

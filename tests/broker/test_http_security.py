@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, TCPConnector
 from credentials import TOKENS, Papers, Speaker, nested, token, unsigned
+from second_addresses import WAYS, reached
 
 from pulsar_txn.broker.admin.routes import make_app
 from pulsar_txn.broker.admin.server import HttpServer
@@ -41,12 +43,13 @@ async def bench(benches: Any) -> Any:
     return await benches(**GUARDED).start()
 
 
-@pytest.fixture
-async def http(bench: Any) -> AsyncIterator[Http]:
+@pytest.fixture(params=WAYS)
+async def http(bench: Any, request: pytest.FixtureRequest) -> AsyncIterator[Http]:
     server = HttpServer(bench.broker, AsyncioRuntime())
     await server.start("127.0.0.1", 0)
-    async with ClientSession() as session:
-        yield Http(server.url, session)
+    with reached(request.param) as reach:
+        async with ClientSession() as session:
+            yield Http(reach(server.url), session)
     await server.close()
 
 
@@ -155,24 +158,28 @@ async def test_operators_abort_what_any_role_has_begun(bench: Any, http: Http) -
 # ---- TLS
 
 
-async def test_a_certificate_says_who_comes_over_https(benches: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_certificate_says_who_comes_over_https(benches: Any, tmp_path: Path, way: str) -> None:
     papers = Papers(tmp_path)
     keys = {"authentication_enabled": True, "authentication_providers": "tls", "super_user_roles": "root"}
     bench = await benches(**keys, **papers.keys).start()
     server = HttpServer(bench.broker, AsyncioRuntime())
     await server.start("127.0.0.1", None, 0)
     assert server.url == server.url_tls
+    by = contextlib.ExitStack()
+    url = by.enter_context(reached(way))(server.url)
 
     async def ask(role: str | None, method: str, path: str, named: bool = True) -> int:
         context = ssl.create_default_context(cafile=papers.trust)
         if role is not None or not named:
             context.load_cert_chain(*papers.of(role))
         async with ClientSession(connector=TCPConnector(ssl=context)) as session:
-            return (await Http(server.url, session)(method, path))[0]
+            return (await Http(url, session)(method, path))[0]
 
     assert await ask("root", "PUT", f"{TOPICS}/t") == 204
     assert await ask("ann", "PUT", f"{TOPICS}/u") == 403
     assert await ask("ann", "GET", TOPICS) == 200
     assert await ask(None, "GET", TOPICS) == 401
     assert await ask(None, "GET", TOPICS, named=False) == 401
+    by.close()
     await server.close()

@@ -16,6 +16,7 @@ import stock_install
 import targets
 from credentials import SECRET, Papers, token
 from our_broker import OurBroker
+from second_addresses import WAYS, Reach, reached
 from stock_pulsar import free_port
 
 from pulsar_txn import compat
@@ -70,6 +71,13 @@ def topic() -> str:
     return f"persistent://public/default/guarded-{uuid.uuid4().hex[:10]}"
 
 
+@pytest.fixture(params=WAYS)
+def reach(request: pytest.FixtureRequest) -> Iterator[Reach]:
+    """Each test here runs by the advertised address, by another name of the host, and through a tunnel."""
+    with reached(request.param) as reach:
+        yield reach
+
+
 def round_trip(pulsar: Any, url: str, authentication: Any, topic: str, **options: Any) -> bytes:
     """A message of the official client, or of what has its names."""
     client = pulsar.Client(url, authentication=authentication, **({"operation_timeout_seconds": 20} | options))
@@ -83,7 +91,7 @@ def round_trip(pulsar: Any, url: str, authentication: Any, topic: str, **options
 
 @pytest.mark.parametrize("kind", ["official", "compat"])
 @pytest.mark.parametrize("way", ["token", "token over TLS", "certificate"])
-def test_python_clients_prove_who_they_are(guarded: Guarded, topic: str, way: str, kind: str) -> None:
+def test_python_clients_prove_who_they_are(guarded: Guarded, topic: str, way: str, kind: str, reach: Reach) -> None:
     pulsar: Any = official if kind == "official" else compat
     certificate, key = guarded.papers.of("ann")
     who = (
@@ -93,26 +101,28 @@ def test_python_clients_prove_who_they_are(guarded: Guarded, topic: str, way: st
     )
     tls = {} if way == "token" else {"tls_trust_certs_file_path": str(guarded.papers.trust)}
     url = guarded.service_url if way == "token" else guarded.tls_url
-    assert round_trip(pulsar, url, who, topic, **tls) == b"x"
+    assert round_trip(pulsar, reach(url), who, topic, **tls) == b"x"
 
 
 @pytest.mark.parametrize("kind", ["official", "compat"])
-def test_python_clients_with_a_wrong_token_are_not_let_in(guarded: Guarded, topic: str, kind: str) -> None:
+def test_python_clients_with_a_wrong_token_are_not_let_in(guarded: Guarded, topic: str, kind: str, reach: Reach) -> None:
     pulsar: Any = official if kind == "official" else compat
     who = pulsar.AuthenticationToken(token("ann", key=b"x" * 32))
     with pytest.raises(official.PulsarException if kind == "official" else compat.AuthenticationError):
-        round_trip(pulsar, guarded.service_url, who, topic, operation_timeout_seconds=3)
+        round_trip(pulsar, reach(guarded.service_url), who, topic, operation_timeout_seconds=2)
 
 
 @pytest.mark.parametrize("way", ["token", "certificate"])
-async def test_our_client_runs_transactions_in_which_nobody_else_takes_part(guarded: Guarded, topic: str, way: str) -> None:
+async def test_our_client_runs_transactions_in_which_nobody_else_takes_part(
+    guarded: Guarded, topic: str, way: str, reach: Reach
+) -> None:
     def who(role: str) -> Authentication:
         return TokenAuthentication(token(role)) if way == "token" else TlsAuthentication(*guarded.papers.of(role))
 
-    trust = guarded.papers.trust
+    trust, url = guarded.papers.trust, reach(guarded.tls_url)
     async with (
-        AsyncClient(guarded.tls_url, authentication=who("ann"), tls_trust_certs_file=trust) as ann,
-        AsyncClient(guarded.tls_url, authentication=who("bob"), tls_trust_certs_file=trust) as bob,
+        AsyncClient(url, authentication=who("ann"), tls_trust_certs_file=trust) as ann,
+        AsyncClient(url, authentication=who("bob"), tls_trust_certs_file=trust) as bob,
     ):
         producer = await ann.create_producer(topic)
         consumer = await bob.subscribe(topic, "s")
@@ -142,14 +152,26 @@ def tool(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.stock
+def test_java_proves_who_it_is_through_a_tunnel(guarded: Guarded, topic: str) -> None:
+    with reached("tunnel") as reach:
+        who = ["--auth-plugin", TOKEN_PLUGIN, "--auth-params", f"token:{token('ann')}", "--tlsTrustCertsFilePath"]
+        options = ["--url", reach(guarded.tls_url), *who, str(guarded.papers.trust)]
+        made = tool(stock_home(), "pulsar-client", *options, "produce", "-m", "through a tunnel", topic)
+    assert "1 messages successfully produced" in made.stdout + made.stderr
+
+
+@pytest.mark.stock
 @pytest.mark.soak
-async def test_java_runs_transactions_with_a_token_over_tls_and_operators_administrate(guarded: Guarded, topic: str) -> None:
+async def test_java_runs_transactions_with_a_token_over_tls_and_operators_administrate(
+    guarded: Guarded, topic: str, reach: Reach
+) -> None:
     home = await asyncio.to_thread(stock_home)
+    service_url, admin_url = reach(guarded.tls_url), reach(guarded.https_url)
 
     async def admin(role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         who = ("--auth-plugin", TOKEN_PLUGIN, "--auth-params", f"token:{token(role)}")
         trust = ("--tls-trust-cert-path", str(guarded.papers.trust))
-        return await asyncio.to_thread(tool, home, "pulsar-admin", "--admin-url", guarded.https_url, *who, *trust, *arguments)
+        return await asyncio.to_thread(tool, home, "pulsar-admin", "--admin-url", admin_url, *who, *trust, *arguments)
 
     refused = await admin("ann", "topics", "create", topic)
     assert refused.returncode
@@ -162,7 +184,7 @@ async def test_java_runs_transactions_with_a_token_over_tls_and_operators_admini
         producer = await client.create_producer(topic, batching=False)
         for number in range(60):
             await producer.send(b"%d" % number)
-    options = f"-threads 1 -ntxn 20 -nmc 1 -nmp 2 -tto 20 -u {guarded.tls_url}".split()
+    options = f"-threads 1 -ntxn 20 -nmc 1 -nmp 2 -tto 20 -u {service_url}".split()
     who = ["--auth-plugin", TOKEN_PLUGIN, "--auth-params", f"token:{token('ann')}"]
     files = ["--trust-cert-file", str(guarded.papers.trust), "--topics-c", topic, "--topics-p", f"{topic}-out"]
     ran = await asyncio.to_thread(tool, home, "pulsar-perf", "transaction", *options, *who, *files)

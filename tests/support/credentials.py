@@ -67,7 +67,13 @@ def pem(key: Any) -> bytes:
 class Speaker(RawClient):
     """A raw client that says CONNECT with credentials. `server` makes connections: a broker, or a coordinator service."""
 
+    by_another_address = False
+    """Ask for the address that the server advertises, as clients do that came by another one."""
+
     def __init__(self, server: Any, data: str | bytes = b"", method: str = "token", **fields: Any) -> None:
+        if self.by_another_address:
+            server.service_url = server.service_url or "pulsar://server.test:6650"
+            fields.setdefault("proxy_to_broker_url", server.service_url.partition("://")[2])
         self._connect = {
             "auth_method_name": method,
             "auth_data": data.encode() if isinstance(data, str) else data,

@@ -286,6 +286,7 @@ class _Link:
             topic = self._looked_up.pop(answer.lookupTopicResponse.request_id, "")
             if answer.lookupTopicResponse.HasField("brokerServiceUrl"):
                 answer.lookupTopicResponse.brokerServiceUrl = await self._proxy.home_of(topic)
+                answer.lookupTopicResponse.proxy_through_service_url = False
             return encode_command(answer)
         return len(frame).to_bytes(4) + frame
 

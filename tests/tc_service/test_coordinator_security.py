@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from credentials import TOKENS, Speaker, nested, pem, signed_with, token, unsign
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from raw_client import FULL, RawClient, Refused
+from second_addresses import WAYS, Reach, reached
 
 from pulsar_txn.broker.serving import ConfigError
 from pulsar_txn.client import AsyncClient, TlsAuthentication, TokenAuthentication
@@ -26,6 +27,12 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
 
 OUT = FULL + "out"
+
+
+@pytest.fixture(params=[False, True], ids=["advertised", "another address"], autouse=True)
+def by_another_address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test here runs with clients that came by the advertised address, and by another one."""
+    monkeypatch.setattr(Speaker, "by_another_address", request.param)
 
 
 @pytest.fixture
@@ -195,6 +202,12 @@ class Timer:
 # ---- over sockets, with the client
 
 
+@pytest.fixture(params=WAYS)
+def reach(request: pytest.FixtureRequest) -> Iterator[Reach]:
+    with reached(request.param) as reach:
+        yield reach
+
+
 @pytest.fixture
 def authority() -> trustme.CA:
     return trustme.CA()
@@ -227,15 +240,15 @@ NOWHERE = {"east": ClusterConfig(service_url="pulsar://127.0.0.1:1")}
 
 
 async def test_a_client_with_a_certificate_has_its_name_as_role_and_one_of_another_authority_is_not_let_in(
-    authority: trustme.CA, tls: dict[str, Any], tmp_path: Path
+    authority: trustme.CA, tls: dict[str, Any], tmp_path: Path, reach: Reach
 ) -> None:
     config = CoordinatorConfig(authentication_enabled=True, authentication_providers="tls", **tls)
     async with CoordinatorServer(config, NOWHERE) as server:
         assert server.service_url.startswith("pulsar+ssl://")
         options = {
-            "coordinator": server.service_url,
+            "coordinator": reach(server.service_url),
             "tls_trust_certs_file": tls["tls_trust_certs_file_path"],
-            "operation_timeout": 5,
+            "operation_timeout": 1,
         }
         async with (
             AsyncClient("pulsar://127.0.0.1:1", authentication=certificate(authority, "ann", tmp_path), **options) as ann,
@@ -252,9 +265,9 @@ async def test_a_client_with_a_certificate_has_its_name_as_role_and_one_of_anoth
                     await eve.begin_transaction()
 
 
-async def test_the_client_proves_who_it_is_with_a_token_over_tls(tls: dict[str, Any]) -> None:
+async def test_the_client_proves_who_it_is_with_a_token_over_tls(tls: dict[str, Any], reach: Reach) -> None:
     async with CoordinatorServer(CoordinatorConfig(**TOKENS, **tls), NOWHERE) as server:
-        options = {"coordinator": server.service_url, "tls_trust_certs_file": tls["tls_trust_certs_file_path"]}
+        options = {"coordinator": reach(server.service_url), "tls_trust_certs_file": tls["tls_trust_certs_file_path"]}
         good, bad = TokenAuthentication(token()), TokenAuthentication(token(key=b"x" * 32))
         async with (
             AsyncClient("pulsar://127.0.0.1:1", authentication=good, **options) as client,

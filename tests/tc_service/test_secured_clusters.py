@@ -16,6 +16,7 @@ import pulsar as official
 import pytest
 from credentials import SECRET, token
 from our_coordinator import OurCoordinator
+from second_addresses import reached
 from secured_stock import SecuredStock
 from stock_pulsar import StartError
 
@@ -54,8 +55,8 @@ def coordinator(secured: SecuredStock, keys: Mapping[str, str], folder: Path) ->
 
 
 @asynccontextmanager
-async def app(secured: SecuredStock, beside: OurCoordinator, role: str = "app") -> AsyncIterator[AsyncClient]:
-    options = {"coordinator": beside.service_url, "tls_trust_certs_file": secured.trust}
+async def app(secured: SecuredStock, url: str, role: str = "app") -> AsyncIterator[AsyncClient]:
+    options = {"coordinator": url, "tls_trust_certs_file": secured.trust}
     async with AsyncClient(secured.service_url, authentication=TokenAuthentication(token(role)), **options) as client:
         yield client
 
@@ -86,20 +87,21 @@ def judged(secured: SecuredStock, topic: str, count: int) -> list[bytes]:
         client.close()
 
 
-@pytest.mark.parametrize("by", ["token", "certificate"])
+@pytest.mark.parametrize(("by", "way"), [("token", "tunnel"), ("certificate", "second name")])
 async def test_transactions_of_a_role_with_few_rights_are_ended_by_one_with_all(
-    secured: SecuredStock, tmp_path: Path, by: str
+    secured: SecuredStock, tmp_path: Path, by: str, way: str
 ) -> None:
     topic = name()
     keys = secured.cluster_keys("east", secured.token_file("coordinator") if by == "token" else None)
-    with coordinator(secured, keys, tmp_path) as beside:
-        async with app(secured, beside) as client, app(secured, beside, "admin") as other:
+    with coordinator(secured, keys, tmp_path) as beside, reached(way) as reach:
+        url = reach(beside.service_url)
+        async with app(secured, url) as client, app(secured, url, "admin") as other:
             await bridge(client, topic, b"1")
             left = await client.begin_transaction()
             with pytest.raises(PulsarError):
                 stranger = AsyncClient(
                     secured.service_url,
-                    coordinator=beside.service_url,
+                    coordinator=url,
                     authentication=TokenAuthentication(token("bob")),
                     tls_trust_certs_file=secured.trust,
                 )
@@ -138,7 +140,7 @@ async def test_a_role_that_loses_its_rights_goes_on_when_its_file_has_a_good_tok
     expired = loop.time() + 15
     file.write_text(token("coordinator", exp=int(time.time()) + 15), encoding="utf-8")
     with coordinator(secured, secured.cluster_keys("east", file), tmp_path) as beside:
-        async with app(secured, beside) as client:
+        async with app(secured, beside.service_url) as client:
             file.write_text(token("coordinator"), encoding="utf-8")
             await bridge(client, topic, b"1")
             file.write_text(token("app"), encoding="utf-8")  # what the broker hears when it asks for a fresh one

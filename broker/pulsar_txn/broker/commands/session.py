@@ -57,7 +57,8 @@ class Session:
         self.commands = commands
         self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
-        self.introduction = Introduction(services.authentication, connection, services.turn)
+        urls = services.service_url, services.service_url_tls
+        self.introduction = Introduction(services.authentication, connection, services.turn, urls)
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None

@@ -21,6 +21,14 @@ _REFRESH: Final = b"PulsarAuthRefresh"
 _NO_REQUEST: Final = unsigned64(-1)
 _ANSWER_SECONDS: Final = 10.0
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
+_DELEGATION: Final = ("original_principal", "original_auth_data", "original_auth_method")
+"""Fields of CONNECT by which a proxy says for whom it asks."""
+_SHOWN: Final = 80
+
+
+def _endpoint(url: str) -> str:
+    """Host and port as clients write them: with a scheme or without, an address of IPv6 in brackets or not."""
+    return url.rpartition("://")[2].rstrip("/").replace("[", "").replace("]", "").lower()
 
 
 class Introduced(Protocol):
@@ -31,12 +39,16 @@ class Introduced(Protocol):
 
 
 class Introduction:
-    """One client's credentials. Without authentication everybody is let in, and is nobody."""
+    """One client's credentials. Without authentication everybody is let in, and is nobody.
 
-    def __init__(self, authentication: Authentication, connection: Answering, turn: Turn) -> None:
+    `urls`: those that this server advertises. A client that comes by another address asks for one of them.
+    """
+
+    def __init__(self, authentication: Authentication, connection: Answering, turn: Turn, urls: tuple[str, ...] = ()) -> None:
         self._authentication = authentication
         self._connection = connection
         self._turn = turn
+        self._urls = urls
         self._method = ""
         self._known: Authenticated | None = None
         self._timer: Any = None
@@ -63,10 +75,18 @@ class Introduction:
         return True
 
     def connect(self, body: Any) -> str | None:
-        """CONNECT: the role. Raises Refusal; `reject` is then the answer."""
+        """CONNECT: the role. Raises Refusal; `reject` is then the answer.
+
+        To be led to another server is refused with authentication and without: nothing is forwarded here.
+        """
+        wanted = body.proxy_to_broker_url
+        if wanted and _endpoint(wanted) not in map(_endpoint, self._urls):
+            known = " and ".join(filter(None, self._urls))
+            text = f"{wanted[:_SHOWN]!r} is not this server, which is {known} and forwards nothing; look the topic up again"
+            raise Refusal(ServerError.ServiceNotReady, text)
         if not self._authentication.enabled:
             return None
-        if body.original_principal or body.original_auth_data or body.proxy_to_broker_url:
+        if any(body.HasField(each) for each in _DELEGATION):
             raise refused_proxy()
         self._method = body.auth_method_name
         return self._look_at(body.auth_data).role

@@ -46,8 +46,8 @@ class Provider(Protocol):
 
 
 def refused_proxy() -> Refusal:
-    """Nobody is believed who says on whose behalf they ask."""
-    return refused("a proxy cannot speak for its clients here: connect directly")
+    """The refusal of a proxy that names the role of its client. Proxies that only carry bytes are not noticed."""
+    return refused("a proxy cannot speak for its clients here: let the client's own credentials through, or connect directly")
 
 
 def refused(text: str) -> Refusal:
