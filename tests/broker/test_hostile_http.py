@@ -399,6 +399,29 @@ async def test_a_head_or_a_body_that_never_ends_is_closed(benches: Any) -> None:
     await server.close()
 
 
+async def test_a_connection_that_is_accepted_while_the_side_over_http_begins_is_answered(benches: Any) -> None:
+    made: list[Any] = []
+
+    class Watched(AsyncioRuntime):
+        async def listen(self, host: str, port: int, protocol: Any) -> Any:
+            made.append(protocol)
+            return await super().listen(host, port, protocol)
+
+    bench = await benches().start()
+    server = HttpServer(bench.broker, Watched())
+    await server.start("127.0.0.1", 0)
+    early = made[0]()  # the loop has accepted a connection, and tells its protocol in its next turn
+    async with ClientSession() as session, asyncio.timeout(10):
+        async with session.get(f"{server.url}/metrics") as answer:
+            assert answer.status == 200
+        late = await asyncio.get_running_loop().create_server(lambda: early, "127.0.0.1", 0)
+        port = late.sockets[0].getsockname()[1]
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert answer.status == 200
+    late.close()
+    await server.close()
+
+
 async def test_connections_to_the_http_port_are_bounded(benches: Any) -> None:
     bench = await benches(max_http_server_connections=3).start()
     server = await _served(bench)

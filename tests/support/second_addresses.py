@@ -20,7 +20,8 @@ class Tunnel:
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
 
     @property
     def port(self) -> int:
@@ -29,23 +30,31 @@ class Tunnel:
         return port
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._start(self._accept)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for each in (self._listener, *self._sockets):
+        """No descriptor is closed before the threads that use it have ended: its number may be given to somebody else."""
+        for each in self._sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for each in self._sockets:
             each.close()
 
+    def _start(self, function: Callable[..., None], *arguments: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=function, args=arguments, daemon=True))
+        self._threads[-1].start()
+
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # it ends
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._target)
                 self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+                self._start(_pump, near, far)
+                self._start(_pump, far, near)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -37,10 +37,16 @@ class _Waiting(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._said: list[bytes] = []
         self._size = 0
+        self._taker: asyncio.Protocol | None = None
+        self._aborted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is early."""
+        """Somebody is early, or the side that takes it has come between the accepted connection and this call."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._aborted:
+            self._transport.abort()
+        elif self._taker is not None:
+            self.hand_over(self._taker)
 
     def data_received(self, data: bytes) -> None:
         """Keep a little."""
@@ -51,7 +57,7 @@ class _Waiting(asyncio.Protocol):
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Let `protocol` go on with the connection, unless it is gone."""
-        transport = self._transport
+        self._taker, transport = protocol, self._transport
         if transport is not None and not transport.is_closing():
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
@@ -60,6 +66,7 @@ class _Waiting(asyncio.Protocol):
 
     def abort(self) -> None:
         """Nobody will take it."""
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
 
