@@ -21,9 +21,9 @@ async def opened(client: RawClient) -> TxnId:
     return txn
 
 
-async def acked(client: RawClient, batch: Received, *indexes: int, consumer_id: int = 0, txn: TxnId | None = None) -> None:
+async def acked(client: RawClient, batch: Received, *indexes: int, **how: Any) -> None:
     left = full_ack_set(batch.batch_size) & ~sum(1 << index for index in indexes)
-    await client.ack(batch, consumer_id=consumer_id, left=left, txn=txn)
+    await client.ack(batch, left=left, **how)
 
 
 async def conflicts(client: RawClient, batch: Received, *indexes: int, consumer_id: int = 0) -> None:
@@ -189,7 +189,7 @@ async def test_notes_of_parts_do_not_outlive_their_entries(client: RawClient, be
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 async def test_an_acknowledgement_sent_again_in_its_transaction_succeeds(bench: Any, kind: int) -> None:
-    """Its answer was lost with the connection; the transaction goes on and commits."""
+    """Its answer was lost with the connection; it says by its key that it is the same one, and the transaction commits."""
     client = bench.client()
     await client.producer("a")
     await client.subscribe("a", kind=kind)
@@ -197,14 +197,57 @@ async def test_an_acknowledgement_sent_again_in_its_transaction_succeeds(bench: 
     single = await client.sent(b"2")
     batch = await client.receive()
     txn = await opened(client)
-    await acked(client, batch, 0, txn=txn)
-    await client.ack(single, txn=txn)
+    await acked(client, batch, 0, txn=txn, key=(7, 1))
+    await client.ack(single, txn=txn, key=(7, 2))
     client.drop()
     again = bench.client()
     await again.subscribe("a", kind=kind)
-    await acked(again, batch, 0, txn=txn)
-    await again.ack(single, txn=txn)
-    await acked(again, batch, 0, 1, txn=txn)
+    await acked(again, batch, 0, txn=txn, key=(7, 1))
+    await again.ack(single, txn=txn, key=(7, 2))
+    await acked(again, batch, 1, txn=txn, key=(7, 3))
+    await again.end(txn)
+    assert cursor(bench).backlog() == 0
+
+
+@pytest.mark.parametrize("key", [None, (7, 2), (8, 1)], ids=["an official client", "another request", "another consumer"])
+@pytest.mark.parametrize("kind", EVERY_KIND)
+async def test_a_second_copy_acknowledged_in_the_same_transaction_conflicts(
+    bench: Any, kind: int, key: tuple[int, int] | None
+) -> None:
+    """An abort rewinds, what waited in the client comes twice, and the program works on both copies: stock refuses it too."""
+    client = bench.client()
+    await client.producer("a")
+    await client.subscribe("a", kind=kind)
+    await client.sent([b"0", b"1"])
+    single = await client.sent(b"2")
+    batch = await client.receive()
+    txn = await opened(client)
+    await client.ack(batch, single, txn=txn, key=(7, 1))
+    for again in (client.ack(single, txn=txn, key=key), acked(client, batch, 1, txn=txn, key=key)):
+        with pytest.raises(Refused) as refused:
+            await again
+        assert refused.value.code == ServerError.TransactionConflict
+    await client.abort(txn)
+    assert cursor(bench).backlog() == 2
+
+
+async def test_a_resend_that_comes_after_another_process_acknowledged_conflicts(bench: Any) -> None:
+    """Two processes share a transaction. The first one's request is lost, and the second acknowledges what it was given."""
+    first = bench.client()
+    await first.producer("a")
+    await first.subscribe("a", kind=SHARED)
+    await first.sent(b"0")
+    message = await first.receive()
+    txn = await opened(first)
+    first.drop()
+    second, again = bench.client(), bench.client()
+    await second.subscribe("a", kind=SHARED)
+    await second.ack(await second.receive(), txn=txn, key=(8, 1))
+    await again.subscribe("a", kind=SHARED)
+    with pytest.raises(Refused) as refused:
+        await again.ack(message, txn=txn, key=(7, 1))
+    assert refused.value.code == ServerError.TransactionConflict
+    await again.request("tcClientConnectRequest", tc_id=0)
     await again.end(txn)
     assert cursor(bench).backlog() == 0
 
@@ -216,8 +259,12 @@ async def test_a_cumulative_acknowledgement_sent_again_in_its_transaction_succee
     await client.subscribe("a", kind=kind)
     first, second = await client.sent([b"0", b"1"]), await client.sent(b"2")
     txn = await opened(client)
-    for position in (first, first, second, first, second):
-        await client.ack(position, txn=txn, cumulative=True)
+    for position, number in ((first, 1), (first, 1), (second, 2), (first, 1), (second, 2)):
+        await client.ack(position, txn=txn, cumulative=True, key=(7, number))
+    for position, key in ((first, None), (second, (7, 3))):
+        with pytest.raises(Refused) as refused:
+            await client.ack(position, txn=txn, cumulative=True, key=key)
+        assert refused.value.code == ServerError.TransactionConflict
     await client.end(txn)
     assert cursor(bench).backlog() == 0
 

@@ -11,7 +11,7 @@ import pytest
 from fake_broker import SILENCE, FakeTransaction, fake_client
 
 from pulsar_txn.client import ConsumerType, TransactionConflict, TransactionState
-from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionTimedOut
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, PulsarError, TransactionTimedOut
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -377,3 +377,58 @@ async def test_the_deadlock_is_warned_of_when_only_the_timeout_aborts(broker, ca
             await txn.acknowledge(consumer, message)
             await broker.until(lambda: txn.state is TransactionState.TIMED_OUT)
         assert "can deadlock" in caplog.text
+
+
+# --- an acknowledgement that is sent again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_an_acknowledgement_that_is_sent_again_keeps_its_key(broker, cumulative):
+    """The first one had it already: a broker may know it. Each other one has another key, also that of another consumer."""
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        for entry in range(2):
+            broker.deliver(1, entry, b"a")
+        first, second = await consumer.receive(1), await consumer.receive(1)
+        acknowledge, txn = consumer.acknowledge_cumulative if cumulative else consumer.acknowledge, FakeTransaction()
+        acknowledging = asyncio.create_task(acknowledge(first, txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        broker.pipe.cut()
+        await broker.until(lambda: len(broker.all("ack")) == 2)
+        answer(broker)
+        await acknowledging
+        del broker.on["ack"]
+        await acknowledge(second, txn=txn)
+        other = await client.subscribe("t", "other")
+        broker.deliver(1, 0, b"a")
+        await other.acknowledge(await other.receive(1), txn=txn)
+        await other.acknowledge(MessageId(1, 5), receipt=True)
+    keys = [body[5] for body in broker.all("ack")]
+    assert keys[0] == keys[1] is not None
+    assert len({*keys[:4]}) == 3
+    assert keys[3][0] != keys[0][0]
+    assert keys[4:] == [None], "outside of transactions"
+
+
+async def test_a_resend_that_a_broker_without_keys_refuses_is_unknown_and_nothing_of_it_commits(broker):
+    """Stock has taken the first one, or another process was given the message: nobody can tell, so the transaction aborts."""
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.deliver(1, 0, b"a")
+        message = await consumer.receive(1)
+        txn = await client.begin_transaction()
+        acknowledging = asyncio.create_task(consumer.acknowledge(message, txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        broker.pipe.cut()
+        await broker.until(lambda: len(broker.all("ack")) == 2)
+        answer(broker, error=ServerError.TransactionConflict)
+        with pytest.raises(ConnectionLost) as lost:
+            await acknowledging
+        assert lost.value.maybe_processed
+        assert isinstance(lost.value.__cause__, TransactionConflict)
+        with pytest.raises(PulsarError):
+            await txn.commit()
+        await txn.abort()
+    assert ends(broker) == [TxnAction.ABORT]

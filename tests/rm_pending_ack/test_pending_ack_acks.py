@@ -9,7 +9,7 @@ from keeping import kept_by
 from pulsar_txn.ledger.machine import NOTHING, MoveCursor, Redeliver, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State, held
 from pulsar_txn.rm_pending_ack.ack_sets import Bits
-from pulsar_txn.rm_pending_ack.held import Held
+from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, KEY_BYTES, Held
 from pulsar_txn.rm_pending_ack.testing import (
     CONFLICT,
     FIRST,
@@ -129,7 +129,7 @@ def test_acks_behind_a_committed_cumulative_ack_conflict(host: Subscription, sto
 
 def test_cumulative_ack_up_to_the_last_index_is_one_of_the_whole_entry(host: Subscription) -> None:
     assert host.answer(ack_up_to(FIRST, indexes(1, 0, 1, 2, 3))) is None
-    assert host.answer(ack_up_to(FIRST, whole(1))) is None, "a repeat"
+    assert host.answer(ack_up_to(FIRST, whole(1))) is CONFLICT, "it is not ahead"
     assert len(host.entries) == 1
     move, _ = effects(host.send(commit(FIRST)))
     assert move == MoveCursor((), (at(1), None, 4), 1)
@@ -150,10 +150,37 @@ def test_cumulative_ack_of_the_entry_behind_the_cursor_needs_something_new(host:
     assert fresh.answer(ack_up_to(FIRST, indexes(1, 0))) is None
 
 
-def test_transaction_may_ack_behind_its_own_cumulative_ack(host: Subscription) -> None:
-    for request in (ack_up_to(FIRST, whole(1)), ack(FIRST, whole(0)), ack_up_to(FIRST, whole(2)), commit(FIRST)):
+def test_a_cumulative_ack_may_cover_what_its_transaction_holds_and_not_end_with_it(host: Subscription) -> None:
+    for request in (
+        ack(FIRST, whole(0)),
+        ack_up_to(FIRST, whole(1)),
+        ack(FIRST, indexes(2, 0, 2)),
+        ack_up_to(FIRST, indexes(2, 0, 1)),
+    ):
         assert host.answer(request) is None
-    assert host.cursor.acked == messages_up_to(SIZES, whole(2))
+    for refused in (ack(FIRST, whole(0)), ack_up_to(FIRST, indexes(2, 0, 1, 2))):
+        assert host.answer(refused) is CONFLICT
+    assert host.answer(ack_up_to(FIRST, whole(2))) is None, "its last message is not held"
+    assert host.answer(ack(FIRST, whole(3), (at(4), None, 0))) is None
+    assert host.answer(ack_up_to(FIRST, (at(4), None, 0))) is CONFLICT
+    assert host.answer(commit(FIRST)) is None
+    assert host.cursor.acked == messages_up_to(SIZES, whole(2)) | {(3, 0), (4, 0)}
+
+
+def test_keys_are_counted_and_end_with_their_transaction(host: Subscription) -> None:
+    state = state_of(handle_of(host))
+    assert host.answer(ack(FIRST, whole(0), key=(7, 1))) is None
+    assert host.answer(ack_up_to(FIRST, indexes(1, 0), key=(7, 2))) is None
+    assert state.bytes == ITEM_BYTES + 2 * KEY_BYTES
+    assert host.answer(commit(FIRST)) is None
+    host.store()
+    host.machine.check_invariants()
+    assert state.bytes == 0
+    full = Subscription(lambda *names: PendingAckHandle(*names, max_transaction_bytes=2 * KEY_BYTES), list(SIZES))
+    for number in range(2):
+        assert full.answer(ack_up_to(FIRST, whole(number), key=(7, number))) is None
+    assert full.answer(ack_up_to(FIRST, whole(2), key=(7, 2))) is ServerError.NotAllowedError
+    assert full.answer(ack_up_to(FIRST, whole(1), key=(7, 1))) is None, "a repeat takes no room"
 
 
 def test_consuming_one_transaction_after_the_other_never_conflicts(host: Subscription) -> None:

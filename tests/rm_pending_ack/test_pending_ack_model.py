@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pulsar_txn.ledger.machine import MoveCursor, Redeliver, Step
-from pulsar_txn.rm_pending_ack import AckItem, PendingAckHandle, Verified
+from pulsar_txn.rm_pending_ack import AckCumulative, AckIndividual, AckItem, PendingAckHandle, Verified
 from pulsar_txn.rm_pending_ack.testing import (
     ListedCursor,
     Message,
@@ -39,6 +39,12 @@ class Model:
     settled_up_to: set[Message] = attrs.field(factory=set)
     ended: dict[TxnId, TxnAction] = attrs.field(factory=dict)
     watermark: dict[int, int] = attrs.field(factory=dict)
+    requests: dict[TxnId, list[AckIndividual | AckCumulative]] = attrs.field(factory=dict)
+    """Those with a key that open transactions took."""
+
+    def keep(self, request: AckIndividual | AckCumulative) -> None:
+        if request.key is not None:
+            self.requests.setdefault(request.txn_id, []).append(request)
 
     def is_over(self, txn_id: TxnId) -> bool:
         return txn_id in self.ended or (txn_id not in self.held and txn_id.least <= self.watermark.get(txn_id.most, -1))
@@ -48,6 +54,7 @@ class Model:
 
     def drop(self, txn_id: TxnId) -> set[Message]:
         self.up_to.pop(txn_id, None)
+        self.requests.pop(txn_id, None)
         return self.held.pop(txn_id, set())
 
 
@@ -61,6 +68,7 @@ class PendingAckModel(RuleBasedStateMachine):
         )
         self.host.participants = set()
         self.model = Model()
+        self.asked = 0
         # What a seek without a record undid: it was in the cursor's durable state, whatever prefix of the log survives.
         self.undone: set[Message] = set()
         self.models = [copy.deepcopy(self.model)]  # the model after each record
@@ -98,16 +106,31 @@ class PendingAckModel(RuleBasedStateMachine):
         model, host = self.model, self.host
         host.participants = {txn_id} if known else set()
         wanted: set[Message] = set().union(*(messages_of(host.sizes, item) for item in items))
-        wanted -= model.held.get(txn_id, set())  # what it holds already is a repeat
-        taken = model.others(txn_id).union(*(held for other, held in model.up_to.items() if other != txn_id))
-        got = host.send(ack(txn_id, *items))
+        taken = set().union(*model.held.values(), *model.up_to.values())
+        self.asked += 1
+        request = ack(txn_id, *items, key=(1, self.asked) if data.draw(st.booleans()) else None)
+        got = host.send(request)
         if model.is_over(txn_id) or (txn_id not in model.held and not known):
             self.expect(got, ServerError.NotAllowedError)
         elif self.expect(got, ServerError.TransactionConflict if wanted & (taken | self.acked()) else None):
             assert isinstance(got, Step)
-            assert bool(got.records) == bool(wanted), "what it holds already is not written again"
+            assert got.records
             model.held.setdefault(txn_id, set()).update(wanted)
+            model.keep(request)
         self.written(got)
+
+    @precondition(lambda self: any(self.model.requests.values()))
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """A request that was taken comes once more, or its key with a message that it does not name."""
+        model = self.model
+        request = data.draw(st.sampled_from([each for some in model.requests.values() for each in some]))
+        got = self.host.send(request)
+        assert isinstance(got, Step)
+        assert not got.records, "what a key has taken is not written again"
+        other = ack(request.txn_id, *(self.item(data) for _ in range(3)), key=request.key)
+        if isinstance(request, AckCumulative) or {each[0] for each in other.items} != {each[0] for each in request.items}:
+            self.expect(self.host.send(other), ServerError.TransactionConflict)
 
     @rule(txn_id=txn_ids, data=st.data(), known=st.booleans())
     def ack_cumulative(self, txn_id: TxnId, data: st.DataObject, known: bool) -> None:
@@ -117,18 +140,19 @@ class PendingAckModel(RuleBasedStateMachine):
         wanted = messages_up_to(host.sizes, item)
         visibly_acked = wanted <= host.cursor.acked or wanted <= model.settled_up_to
         on_its_way = wanted <= self.acked()
-        got = host.send(ack_up_to(txn_id, item))
+        self.asked += 1
+        request = ack_up_to(txn_id, item, key=(1, self.asked) if data.draw(st.booleans()) else None)
+        got = host.send(request)
+        is_behind = wanted <= model.up_to.get(txn_id, set()) or max(wanted) in model.held.get(txn_id, set())
         if model.is_over(txn_id) or (txn_id not in model.held and not known):
             self.expect(got, ServerError.NotAllowedError)
-        elif wanted <= model.up_to.get(txn_id, set()):
-            assert isinstance(got, Step)
-            assert not got.records, "what it holds already is not written again"
-        elif visibly_acked or (model.up_to and txn_id not in model.up_to) or wanted & model.others(txn_id):
+        elif is_behind or visibly_acked or (model.up_to and txn_id not in model.up_to) or wanted & model.others(txn_id):
             self.expect(got, ServerError.TransactionConflict)
         elif not (on_its_way and isinstance(got, Refusal)):
             self.expect(got, None)
             model.held.setdefault(txn_id, set())
             model.up_to[txn_id] = model.up_to.get(txn_id, set()) | wanted
+            model.keep(request)
         self.written(got)
 
     @rule(txn_id=txn_ids)

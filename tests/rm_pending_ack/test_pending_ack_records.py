@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_txn.rm_pending_ack.records_pb2 as pb
-from pulsar_txn.rm_pending_ack import Op, PendingAckHandle, Record
-from pulsar_txn.rm_pending_ack.records import NO_TXN, decode_record, encode_record
+from pulsar_txn.rm_pending_ack import AckItem, Op, PendingAckHandle, Record
+from pulsar_txn.rm_pending_ack.records import NO_TXN, content_of, decode_record, encode_record
 from pulsar_txn.rm_pending_ack.testing import ListedCursor
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId
@@ -31,12 +31,15 @@ def acks(draw: st.DrawFn) -> tuple[tuple[int, int], int | None, int]:
 txn_ids = st.builds(TxnId, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 just, whole = st.just, st.tuples(st.tuples(positions, st.none(), st.just(0)))
 none, no_data = st.just(-1), st.just(None)
+no_key, keys = st.just(None), st.none() | st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 records = st.one_of(
-    st.tuples(just(Op.ACK), txn_ids, st.lists(acks(), max_size=3).map(tuple), just(False), none, no_data),
-    st.tuples(just(Op.ACK), txn_ids, st.tuples(acks()), just(True), none, no_data),
-    st.tuples(st.sampled_from([Op.COMMIT, Op.ABORT]), txn_ids, just(()), st.booleans(), st.integers(-1, 2**63 - 1), no_data),
-    st.tuples(just(Op.PLAIN_ACK), just(NO_TXN), st.tuples(acks()), st.booleans(), none, no_data),
-    st.tuples(st.sampled_from([Op.CURSOR_STORED, Op.CURSOR_RESET]), just(NO_TXN), whole, just(False), none, no_data),
+    st.tuples(just(Op.ACK), txn_ids, st.lists(acks(), max_size=3).map(tuple), just(False), none, keys, no_data),
+    st.tuples(just(Op.ACK), txn_ids, st.tuples(acks()), just(True), none, keys, no_data),
+    st.tuples(
+        st.sampled_from([Op.COMMIT, Op.ABORT]), txn_ids, just(()), st.booleans(), st.integers(-1, 2**63 - 1), no_key, no_data
+    ),
+    st.tuples(just(Op.PLAIN_ACK), just(NO_TXN), st.tuples(acks()), st.booleans(), none, no_key, no_data),
+    st.tuples(st.sampled_from([Op.CURSOR_STORED, Op.CURSOR_RESET]), just(NO_TXN), whole, just(False), none, no_key, no_data),
 ).map(Record._make)
 
 
@@ -73,6 +76,14 @@ def test_record_that_pulsar_wrote_is_read() -> None:
     assert record.txn_id == TxnId(0, 5)
     assert record.items[0] == ((3, 9), None, 0)
     assert record.items[1] == ((3, 10), (1 << 64) - 1 - 2, 64)
+
+
+def test_a_short_name_tells_what_an_acknowledgement_takes() -> None:
+    items: list[AckItem] = [((3, 9), None, 0), ((3, 9), None, 1), ((3, 9), 1, 2), ((3, 9), 2, 2), ((2**62, 9), 2, 2)]
+    many = [tuple(items[:2]), tuple(items[1::-1]), tuple(items)]
+    names = {content_of(each, cumulative=kind) for each in (*((item,) for item in items), *many) for kind in (False, True)}
+    assert len(names) == 2 * (len(items) + len(many))
+    assert max(map(len, names)) == 32
 
 
 def test_fields_of_newer_versions_are_kept() -> None:

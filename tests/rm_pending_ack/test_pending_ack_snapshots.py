@@ -10,7 +10,7 @@ import pulsar_txn.rm_pending_ack.records_pb2 as pb
 from pulsar_txn.ledger import ordered
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.rm_pending_ack import Op, PendingAckHandle, Record, snapshots
-from pulsar_txn.rm_pending_ack.held import ITEM_BYTES
+from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, KEY_BYTES
 from pulsar_txn.rm_pending_ack.records import NO_TXN
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.testing import FIRST, LOG_LEDGER, SECOND, ListedCursor, Subscription, ack, at, commit, state_of
@@ -146,11 +146,13 @@ def test_a_snapshot_with_an_unknown_action_or_too_few_of_them_is_refused() -> No
 
 
 def test_a_transaction_holds_so_many_bytes_and_a_repeat_is_answered_all_the_same() -> None:
-    host = Subscription(lambda *names: PendingAckHandle(*names, max_transaction_bytes=3 * ITEM_BYTES), [0] * ENTRIES)
+    host = Subscription(
+        lambda *names: PendingAckHandle(*names, max_transaction_bytes=3 * ITEM_BYTES + KEY_BYTES), [0] * ENTRIES
+    )
     entries: list[AckItem] = [(at(entry), None, 0) for entry in range(ENTRIES)]
-    assert host.answer(ack(FIRST, *entries[:3])) is None
+    assert host.answer(ack(FIRST, *entries[:3], key=(1, 1))) is None
     assert host.answer(ack(FIRST, entries[3])) is ServerError.NotAllowedError
-    assert host.answer(ack(FIRST, *entries[:3])) is None
+    assert host.answer(ack(FIRST, *entries[:3], key=(1, 1))) is None
     assert host.answer(ack(SECOND, entries[3])) is None
     assert host.answer(ack(TxnId(0, 3), *entries[4:8])) is ServerError.NotAllowedError
     assert host.answer(commit(FIRST)) is None

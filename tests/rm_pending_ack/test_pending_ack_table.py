@@ -31,7 +31,7 @@ OTHER = TxnId(0, 9)
 def handle_in(state: State) -> Subscription:
     host = Subscription(lambda *names: PendingAckHandle(*names, stored_every=1), [0, 4, 0, 0])
     if state in (State.OPEN, State.COMMITTED, State.COVERED, State.ABORTED):
-        host.send(ack(TXN, whole(0), indexes(1, 0)))
+        host.send(ack(TXN, whole(0), indexes(1, 0), key=(1, 1)))
     if state in (State.COMMITTED, State.COVERED):
         host.send(commit(TXN))
         host.confirm()
@@ -52,7 +52,7 @@ def happen(host: Subscription, event: Event) -> Step[object] | Refusal:
     request = {
         Event.ACK_INDIVIDUAL: ack(TXN, indexes(1, 3)),
         Event.ACK_CUMULATIVE: ack_up_to(TXN, whole(2)),
-        Event.ACK_REPEATED: ack(TXN, whole(0), indexes(1, 0)),
+        Event.ACK_REPEATED: ack(TXN, whole(0), indexes(1, 0), key=(1, 1)),
         Event.VERIFIED: Verified(ack(TXN, indexes(1, 3)), registered=True),
         Event.NOT_VERIFIED: Verified(ack(TXN, indexes(1, 3)), registered=False),
         Event.COMMIT: commit(TXN),

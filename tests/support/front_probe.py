@@ -17,19 +17,21 @@ _PROBE: Final = Path(__file__).with_name("FrontProbe.java")
 _FIRST: Final = 1 << 40
 
 
-def _java(version: str) -> list[str]:
-    """The command that runs the probe with the client of this version of Pulsar."""
+def _java(version: str, program: Path) -> list[str]:
+    """The command that runs a probe with the client of this version of Pulsar."""
     homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"), key=lambda home: home.name.endswith(version))
     if not homes or shutil.which("java") is None:
         lacking("pulsar", "no unpacked Pulsar whose client could be run")
-    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{homes[-1]}/lib/*", str(_PROBE)]
+    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{homes[-1]}/lib/*", str(program)]
 
 
 @asynccontextmanager
-async def probe(version: str, *arguments: str, let_in: Mapping[str, str] | None = None) -> AsyncIterator[asyncio.StreamReader]:
-    """A run of the probe; its output. `let_in`: PROBE_TOKEN and PROBE_TRUST, where clients have to say who they are."""
+async def probe(
+    version: str, *arguments: str, let_in: Mapping[str, str] | None = None, program: Path = _PROBE
+) -> AsyncIterator[asyncio.StreamReader]:
+    """A run of a probe; its output. `let_in`: PROBE_TOKEN and PROBE_TRUST, where clients have to say who they are."""
     process = await asyncio.create_subprocess_exec(
-        *_java(version),
+        *_java(version, program),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

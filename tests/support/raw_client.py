@@ -28,7 +28,7 @@ from pulsar_txn.wire.hot import (
     encode_flow,
     encode_send,
 )
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId, ack_set_from_words, signed64
+from pulsar_txn.wire.ids import AckKey, Position, TxnAction, TxnId, ack_set_from_words, signed64
 
 FULL = "persistent://public/default/"
 
@@ -325,11 +325,12 @@ class RawClient:
         txn: TxnId | None = None,
         cumulative: bool = False,
         left: int | None = None,
+        key: AckKey | None = None,
     ) -> None:
         """ACK, with a receipt. `left`: the batch indexes that stay unacknowledged, as a bit set. Raises Refused."""
         self._ids += 1
         ids = [(*each.position, left, each.batch_size) if isinstance(each, Received) else (*each, left, 0) for each in messages]
-        self.raw(encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=self._ids))
+        self.raw(encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=self._ids, key=key))
         answer = await self.until(lambda: self._answers.pop(self._ids, None), "ACK_RESPONSE")
         if answer[3] is not None:
             raise Refused(answer[3], answer[4] or "", answer)

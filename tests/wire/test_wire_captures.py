@@ -115,8 +115,8 @@ def test_message_writes_back_to_its_bytes(captured: Captured):
 
 @pytest.mark.parametrize("captured", _of("ACK"), ids=_names)
 def test_ack_writes_back_to_its_bytes(captured: Captured):
-    consumer_id, cumulative, ids, txn, request_id = hot.decode_ack(_frame(captured))
-    assert hot.encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=request_id) == captured.bytes
+    consumer_id, cumulative, ids, txn, request_id, key = hot.decode_ack(_frame(captured))
+    assert hot.encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=request_id, key=key) == captured.bytes
 
 
 @pytest.mark.parametrize("captured", _of("ACK_RESPONSE"), ids=_names)

@@ -14,7 +14,7 @@ from pulsar_txn.wire import hot, hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import encode_command
-from pulsar_txn.wire.ids import TxnId, ack_set_to_words, signed64, unsigned64
+from pulsar_txn.wire.ids import AckKey, TxnId, ack_set_to_words, signed64, unsigned64
 
 # Small, at the borders of varint lengths, and anything: sizes that the readers treat differently.
 BORDERS = sorted({n for bits in (7, 14, 21, 28, 35, 42, 56, 63, 64) for n in ((1 << bits) - 1, (1 << bits) % (1 << 64))})
@@ -125,6 +125,8 @@ BODIES: dict[str, st.SearchStrategy[Message]] = {
         validation_error=st.sampled_from([0, 4]),
         properties=st.lists(st.builds(pb.KeyLongValue, key=st.text(max_size=3), value=U64), max_size=2),
         request_id=U64,
+        acker=U64,
+        ack_number=U64,
         **TXN_FIELDS,
     ),
     "ackResponse": body(
@@ -238,6 +240,7 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
         [(signed64(p.ledgerId), signed64(p.entryId), word_set(p.ack_set), p.batch_size) for p in m.message_id],
         txn_of(m),
         given_or_none(m, "request_id"),
+        (m.acker, m.ack_number) if m.HasField("acker") and m.HasField("ack_number") else None,
     ),
     "ackResponse": lambda m, rest: (
         m.consumer_id,
@@ -615,9 +618,14 @@ def test_message_is_written_as_protobuf_writes_it(
 ACK_IDS = st.tuples(LONG, LONG, ACK_SETS, st.integers(200, 1000)) | st.tuples(LONG, LONG, st.none(), st.just(0))
 
 
-@given(U64, st.booleans(), st.lists(ACK_IDS, max_size=4), TXN, st.none() | U64)
+@given(U64, st.booleans(), st.lists(ACK_IDS, max_size=4), TXN, st.none() | U64, st.none() | st.tuples(U64, U64))
 def test_ack_is_written_as_protobuf_writes_it(
-    consumer_id: int, cumulative: bool, ids: list[hot.AckId], txn: TxnId | None, request_id: int | None
+    consumer_id: int,
+    cumulative: bool,
+    ids: list[hot.AckId],
+    txn: TxnId | None,
+    request_id: int | None,
+    key: AckKey | None,
 ):
     ack = pb.CommandAck(consumer_id=consumer_id, ack_type=int(cumulative), **txn_fields(txn))
     for ledger_id, entry_id, ack_set, batch_size in ids:
@@ -628,9 +636,17 @@ def test_ack_is_written_as_protobuf_writes_it(
             place.batch_size = batch_size
     if request_id is not None:
         ack.request_id = request_id
-    frame = hot.encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=request_id)
+    if key is not None:
+        ack.acker, ack.ack_number = key
+    frame = hot.encode_ack(consumer_id, cumulative, ids, txn=txn, request_id=request_id, key=key)
     assert frame == encode_command(pb.BaseCommand(type=10, ack=ack))
-    assert plain(hot.decode_ack(frame[4:])) == plain((consumer_id, cumulative, ids, txn, request_id))
+    assert plain(hot.decode_ack(frame[4:])) == plain((consumer_id, cumulative, ids, txn, request_id, key))
+
+
+@pytest.mark.parametrize("fields", [{"acker": 5}, {"ack_number": 5}, {}])
+def test_half_a_key_is_none(fields: dict[str, int]):
+    ack = pb.CommandAck(consumer_id=1, ack_type=0, message_id=[pb.MessageIdData(ledgerId=1, entryId=2)], **fields)
+    assert hot.decode_ack(framed("ack", ack.SerializeToString()))[5] is None
 
 
 @given(U64, st.none() | U64, TXN, st.none() | st.integers(0, 25), st.none() | st.text(max_size=200))

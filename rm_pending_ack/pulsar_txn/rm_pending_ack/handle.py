@@ -13,12 +13,11 @@ from pulsar_txn.rm_pending_ack.conflicts import (
     check_cumulative,
     check_individual,
     covers_some,
+    is_repeat,
     merged,
-    repeats,
-    unheld,
     well_formed,
 )
-from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, Held, bytes_of
+from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, KEY_BYTES, Held, bytes_of
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
@@ -38,7 +37,7 @@ from pulsar_txn.rm_pending_ack.snapshots import read_slice, write_slices
 from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.rm_pending_ack.transitions import END_EVENT, TRANSITIONS, Event, State
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import WHOLE_ENTRY, Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import WHOLE_ENTRY, AckKey, Position, TxnAction, TxnId
 
 LOG: Final = "log"
 """The one log of a handle."""
@@ -202,29 +201,30 @@ class PendingAckHandle:
             items = merged(map(well_formed, items))
         elif items[0][1] is not None:
             items = (well_formed(items[0]),)
-        if own is not None and own.items:
-            items = tuple(rest for item in items if (rest := unheld(own, item)) is not None)
-        for item in items:
-            check_individual(self._state, self._cursor, own, item)
-        if not items:  # ACK_REPEATED
+        if not items or is_repeat(own, request.key, items, cumulative=False):  # ACK_REPEATED
             return Step(effects=(Reply(request.token),))
-        self._check_room(request.txn_id, own, items)
-        return self._step(Record(Op.ACK, request.txn_id, items), Reply(request.token))
+        for item in items:
+            check_individual(self._state, self._cursor, item)
+        self._check_room(request.txn_id, own, items, request.key)
+        return self._step(Record(Op.ACK, request.txn_id, items, key=request.key), Reply(request.token))
 
     def _ack_cumulative(self, request: AckCumulative, event: Event) -> Step[Record]:
         own = self._state.find(request.txn_id)
         if own is None and self._has_to_ask(request.txn_id, event):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         item = place_of(well_formed(request.item))
-        if own is not None and repeats(own, item):  # ACK_REPEATED
+        if is_repeat(own, request.key, (item,), cumulative=True):  # ACK_REPEATED
             return Step(effects=(Reply(request.token),))
         check_cumulative(self._state, self._cursor, own, item)
-        return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
+        self._check_room(request.txn_id, own, (), request.key)
+        return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True, key=request.key), Reply(request.token))
 
-    def _check_room(self, txn_id: TxnId, own: Held | None, items: Sequence[AckItem]) -> None:
+    def _check_room(self, txn_id: TxnId, own: Held | None, items: Sequence[AckItem], key: AckKey | None) -> None:
         """Refuse what would be more than may be held: NotAllowedError for the transaction, TooManyRequests for all."""
         one = len(items) == 1 and items[0][1] is None  # nearly always
         more = ITEM_BYTES if one else sum([bytes_of(bits) for _, bits, _ in items])
+        if key is not None:
+            more += KEY_BYTES
         held = 0 if own is None else own.bytes
         if held + more > self._max_transaction_bytes:
             text = f"transaction {txn_id} holds {held} bytes of acks on {self.subscription} and cannot hold {more} more"

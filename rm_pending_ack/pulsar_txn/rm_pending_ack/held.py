@@ -15,12 +15,15 @@ from typing import Final, TypeAlias, overload
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, union, up_to
 from pulsar_txn.rm_pending_ack.requests import AckItem
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import AckKey, Position, TxnAction, TxnId
 
 Items: TypeAlias = dict[Position, tuple[Bits, int]]
 """By entry: what of it, and how many messages it has (0: not known, or no batch)."""
 
-HeldImage: TypeAlias = tuple[TxnId, Position, Items, AckItem | None]
+Keys: TypeAlias = dict[AckKey, bytes]
+"""The requests that were taken, by key, and what each named (`records.content_of`)."""
+
+HeldImage: TypeAlias = tuple[TxnId, Position, Items, AckItem | None, Keys]
 
 _FORGOTTEN_PER_END: Final = 16
 
@@ -29,6 +32,9 @@ MANY: Final = 1000
 
 ITEM_BYTES: Final = 500
 """What one entry takes in memory, about, beside the bits of its batch."""
+
+KEY_BYTES: Final = 300
+"""What the key of one request takes in memory, about."""
 
 
 def bytes_of(bits: Bits) -> int:
@@ -39,13 +45,14 @@ def bytes_of(bits: Bits) -> int:
 class Held:
     """What an open transaction holds. `first`: the log position of its first record. `over`: it holds nothing any more."""
 
-    __slots__ = ("_order", "bytes", "cumulative", "first", "items", "over", "txn_id")
+    __slots__ = ("_order", "bytes", "cumulative", "first", "items", "keys", "over", "txn_id")
 
     def __init__(self, txn_id: TxnId, first: Position) -> None:
         self.txn_id = txn_id
         self.first = first
         self.items: Items = {}
         self.cumulative: AckItem | None = None
+        self.keys: Keys = {}
         self.bytes = 0
         self.over = False
         self._order: list[Position] = []
@@ -60,7 +67,14 @@ class Held:
 
     def image(self) -> HeldImage:
         """All of it as it is now."""
-        return self.txn_id, self.first, self.items.copy(), self.cumulative
+        return self.txn_id, self.first, self.items.copy(), self.cumulative, self.keys.copy()
+
+    def note(self, key: AckKey, content: bytes) -> int:
+        """Remember a request that was taken; returns how many bytes that takes."""
+        more = 0 if key in self.keys else KEY_BYTES
+        self.keys[key] = content
+        self.bytes += more
+        return more
 
     def put(self, position: Position, bits: Bits, batch_size: int) -> int:
         """Hold more; returns how many bytes that takes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, joined, overlaps, union
-from pulsar_txn.rm_pending_ack.held import Held, Settled, bytes_of
+from pulsar_txn.rm_pending_ack.held import KEY_BYTES, Held, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.wire.ids import LATEST, Position
 
@@ -42,7 +42,11 @@ def _index(state: PendingState) -> None:
             _claim(held in state.holders(position), f"S12 {held.txn_id} is not known to hold {position}")
     holders: list[Held | Settled] = [*state.open(), *state.settled]
     sizes = [each.bytes for each in holders]
-    counted = [sum([bytes_of(bits) for bits, _ in each.items.values()]) for each in holders]
+    keys = [len(held.keys) for held in state.open()] + [0] * len(state.settled)
+    counted = [
+        KEY_BYTES * count + sum([bytes_of(bits) for bits, _ in each.items.values()])
+        for each, count in zip(holders, keys, strict=True)
+    ]
     _claim(sizes == counted and state.bytes == sum(counted), f"S12 {counted} bytes are held, not {sizes}")
 
 

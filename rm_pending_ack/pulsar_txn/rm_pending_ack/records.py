@@ -9,6 +9,7 @@ a newer version added survives an `encode`.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -17,7 +18,16 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.rm_pending_ack import records_pb2 as pb
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, signed64, unsigned64
+from pulsar_txn.wire.ids import (
+    AckKey,
+    Position,
+    TxnId,
+    ack_set_from_words,
+    ack_set_to_words,
+    full_ack_set,
+    signed64,
+    unsigned64,
+)
 from pulsar_txn.wire.varints import cached_varint, varint
 
 NO_TXN: Final = TxnId(-1, -1)
@@ -27,6 +37,9 @@ RECORD_VERSION: Final = 1
 """Version of what this code writes; a record of a newer one is refused by `decode`."""
 
 _VERSION_FIELD: Final = b"\xa0\x06" + varint(RECORD_VERSION)
+
+_SHORT: Final = 32
+"""Bytes of items that are kept as they are; of more, a hash is."""
 
 
 class Op(enum.IntEnum):
@@ -46,8 +59,8 @@ _WITH_ITEMS: Final = (Op.ACK, Op.PLAIN_ACK)
 class Record(NamedTuple):
     """One record. `items`: what is acknowledged; for CURSOR_STORED and CURSOR_RESET one item that is just a position.
 
-    `txn_id` is NO_TXN for what belongs to no transaction. `low_watermark` -1: none was told. `data`: the bytes a decoded
-    record came from.
+    `txn_id` is NO_TXN for what belongs to no transaction. `low_watermark` -1: none was told. `key`: of an ACK whose client gave
+    it one. `data`: the bytes a decoded record came from.
     """
 
     op: Op
@@ -55,17 +68,25 @@ class Record(NamedTuple):
     items: tuple[AckItem, ...] = ()
     cumulative: bool = False
     low_watermark: int = -1
+    key: AckKey | None = None
     data: bytes | None = None
 
 
 def encode_record(log: str, record: Record) -> bytes:
     """The bytes of a record; the bytes it was decoded from, if it was. `log` is always "log"."""
-    op, txn_id, items, cumulative, low_watermark, data = record
+    op, txn_id, items, cumulative, low_watermark, key, data = record
     if data is not None:
         return data
     named = b"" if txn_id is NO_TXN else b"\x18%b\x20%b" % (cached_varint(txn_id[1]), cached_varint(txn_id[0]))
     told = b"" if low_watermark < 0 else b"\xa8\x06%b" % cached_varint(low_watermark)
-    return b"\x08%c\x10%c%b%b%b%b" % (op, cumulative, named, b"".join(map(_encode_item, items)), _VERSION_FIELD, told)
+    keyed = b"" if key is None else b"\xb1\x06%b\xb8\x06%b" % (key[0].to_bytes(8, "little"), varint(key[1]))
+    return b"\x08%c\x10%c%b%b%b%b%b" % (op, cumulative, named, b"".join(map(_encode_item, items)), _VERSION_FIELD, told, keyed)
+
+
+def content_of(items: Iterable[AckItem], *, cumulative: bool) -> bytes:
+    """A short name of what an acknowledgement takes; other items have another one."""
+    whole = b"%c%b" % (cumulative, b"".join(map(_encode_item, items)))
+    return whole if len(whole) <= _SHORT else hashlib.blake2b(whole, digest_size=_SHORT).digest()
 
 
 def _encode_item(item: AckItem) -> bytes:
@@ -104,6 +125,7 @@ def decode_record(data: bytes) -> Record:
         get_items(entry.pending_ack_metadata),
         cumulative,
         entry.low_watermark if entry.HasField("low_watermark") else -1,
+        (entry.acker, entry.ack_number) if op is Op.ACK and entry.HasField("acker") and entry.HasField("ack_number") else None,
         bytes(data),
     )
 

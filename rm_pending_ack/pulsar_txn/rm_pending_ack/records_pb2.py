@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'pulsar_txn/rm_pending_ack/records.proto\x12\x1fpulsar_txn.rm_pending_ack.proto\"\\\n\x12PendingAckMetadata\x12\x10\n\x08ledgerId\x18\x01 \x02(\x04\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x04\x12\x0f\n\x07\x61\x63k_set\x18\x03 \x03(\x03\x12\x12\n\nbatch_size\x18\x04 \x01(\x05\"\xd1\x02\n\x17PendingAckMetadataEntry\x12\x45\n\x0epending_ack_op\x18\x01 \x01(\x0e\x32-.pulsar_txn.rm_pending_ack.proto.PendingAckOp\x12:\n\x08\x61\x63k_type\x18\x02 \x01(\x0e\x32(.pulsar_txn.rm_pending_ack.proto.AckType\x12\x18\n\x10txnid_least_bits\x18\x03 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x04 \x01(\x04\x12Q\n\x14pending_ack_metadata\x18\x05 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12\x16\n\x0erecord_version\x18\x64 \x01(\r\x12\x15\n\rlow_watermark\x18\x65 \x01(\x03\"2\n\x0bLogPosition\x12\x11\n\tledger_id\x18\x01 \x02(\x12\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x12\"\xc5\x08\n\x12PendingAckSnapshot\x12\x16\n\x0e\x66ormat_version\x18\x01 \x02(\r\x12\x0f\n\x07\x61pplied\x18\x02 \x02(\x04\x12:\n\x04last\x18\x03 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12U\n\x0c\x63oordinators\x18\x04 \x03(\x0b\x32?.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Coordinator\x12L\n\x07settled\x18\x05 \x03(\x0b\x32;.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Settled\x12!\n\x19last_committed_least_bits\x18\x06 \x01(\x04\x12 \n\x18last_committed_most_bits\x18\x07 \x01(\x04\x1a\xe9\x01\n\x04Held\x12\x12\n\nleast_bits\x18\x01 \x02(\x04\x12;\n\x05\x66irst\x18\x02 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12G\n\nindividual\x18\x03 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12G\n\ncumulative\x18\x04 \x01(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x1a\xb7\x01\n\x0b\x43oordinator\x12\x11\n\tmost_bits\x18\x01 \x02(\x04\x12\x15\n\rlow_watermark\x18\x02 \x02(\x03\x12\x46\n\x04open\x18\x03 \x03(\x0b\x32\x38.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Held\x12\x1c\n\x10\x65nded_least_bits\x18\x04 \x03(\x04\x42\x02\x10\x01\x12\x18\n\x0c\x65nded_action\x18\x05 \x03(\rB\x02\x10\x01\x1a\xb9\x02\n\x07Settled\x12\x38\n\x02\x61t\x18\x01 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12;\n\x05\x66irst\x18\x02 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12\x12\n\nleast_bits\x18\x03 \x01(\x04\x12\x11\n\tmost_bits\x18\x04 \x01(\x04\x12G\n\nindividual\x18\x05 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12G\n\ncumulative\x18\x06 \x01(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata*b\n\x0cPendingAckOp\x12\x07\n\x03\x41\x43K\x10\x01\x12\n\n\x06\x43OMMIT\x10\x02\x12\t\n\x05\x41\x42ORT\x10\x03\x12\r\n\tPLAIN_ACK\x10\x64\x12\x11\n\rCURSOR_STORED\x10\x65\x12\x10\n\x0c\x43URSOR_RESET\x10\x66*)\n\x07\x41\x63kType\x12\x0e\n\nIndividual\x10\x00\x12\x0e\n\nCumulative\x10\x01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'pulsar_txn/rm_pending_ack/records.proto\x12\x1fpulsar_txn.rm_pending_ack.proto\"\\\n\x12PendingAckMetadata\x12\x10\n\x08ledgerId\x18\x01 \x02(\x04\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x04\x12\x0f\n\x07\x61\x63k_set\x18\x03 \x03(\x03\x12\x12\n\nbatch_size\x18\x04 \x01(\x05\"\xf4\x02\n\x17PendingAckMetadataEntry\x12\x45\n\x0epending_ack_op\x18\x01 \x01(\x0e\x32-.pulsar_txn.rm_pending_ack.proto.PendingAckOp\x12:\n\x08\x61\x63k_type\x18\x02 \x01(\x0e\x32(.pulsar_txn.rm_pending_ack.proto.AckType\x12\x18\n\x10txnid_least_bits\x18\x03 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x04 \x01(\x04\x12Q\n\x14pending_ack_metadata\x18\x05 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12\x16\n\x0erecord_version\x18\x64 \x01(\r\x12\x15\n\rlow_watermark\x18\x65 \x01(\x03\x12\r\n\x05\x61\x63ker\x18\x66 \x01(\x06\x12\x12\n\nack_number\x18g \x01(\x04\"2\n\x0bLogPosition\x12\x11\n\tledger_id\x18\x01 \x02(\x12\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x12\"\xc3\t\n\x12PendingAckSnapshot\x12\x16\n\x0e\x66ormat_version\x18\x01 \x02(\r\x12\x0f\n\x07\x61pplied\x18\x02 \x02(\x04\x12:\n\x04last\x18\x03 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12U\n\x0c\x63oordinators\x18\x04 \x03(\x0b\x32?.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Coordinator\x12L\n\x07settled\x18\x05 \x03(\x0b\x32;.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Settled\x12!\n\x19last_committed_least_bits\x18\x06 \x01(\x04\x12 \n\x18last_committed_most_bits\x18\x07 \x01(\x04\x1a\x35\n\x03Key\x12\r\n\x05\x61\x63ker\x18\x01 \x02(\x06\x12\x0e\n\x06number\x18\x02 \x02(\x04\x12\x0f\n\x07\x63ontent\x18\x03 \x02(\x0c\x1a\xb0\x02\n\x04Held\x12\x12\n\nleast_bits\x18\x01 \x02(\x04\x12;\n\x05\x66irst\x18\x02 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12G\n\nindividual\x18\x03 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12G\n\ncumulative\x18\x04 \x01(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12\x45\n\x04keys\x18\x05 \x03(\x0b\x32\x37.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Key\x1a\xb7\x01\n\x0b\x43oordinator\x12\x11\n\tmost_bits\x18\x01 \x02(\x04\x12\x15\n\rlow_watermark\x18\x02 \x02(\x03\x12\x46\n\x04open\x18\x03 \x03(\x0b\x32\x38.pulsar_txn.rm_pending_ack.proto.PendingAckSnapshot.Held\x12\x1c\n\x10\x65nded_least_bits\x18\x04 \x03(\x04\x42\x02\x10\x01\x12\x18\n\x0c\x65nded_action\x18\x05 \x03(\rB\x02\x10\x01\x1a\xb9\x02\n\x07Settled\x12\x38\n\x02\x61t\x18\x01 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12;\n\x05\x66irst\x18\x02 \x02(\x0b\x32,.pulsar_txn.rm_pending_ack.proto.LogPosition\x12\x12\n\nleast_bits\x18\x03 \x01(\x04\x12\x11\n\tmost_bits\x18\x04 \x01(\x04\x12G\n\nindividual\x18\x05 \x03(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata\x12G\n\ncumulative\x18\x06 \x01(\x0b\x32\x33.pulsar_txn.rm_pending_ack.proto.PendingAckMetadata*b\n\x0cPendingAckOp\x12\x07\n\x03\x41\x43K\x10\x01\x12\n\n\x06\x43OMMIT\x10\x02\x12\t\n\x05\x41\x42ORT\x10\x03\x12\r\n\tPLAIN_ACK\x10\x64\x12\x11\n\rCURSOR_STORED\x10\x65\x12\x10\n\x0c\x43URSOR_RESET\x10\x66*)\n\x07\x41\x63kType\x12\x0e\n\nIndividual\x10\x00\x12\x0e\n\nCumulative\x10\x01')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,22 +35,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PENDINGACKSNAPSHOT_COORDINATOR'].fields_by_name['ended_least_bits']._serialized_options = b'\020\001'
   _globals['_PENDINGACKSNAPSHOT_COORDINATOR'].fields_by_name['ended_action']._loaded_options = None
   _globals['_PENDINGACKSNAPSHOT_COORDINATOR'].fields_by_name['ended_action']._serialized_options = b'\020\001'
-  _globals['_PENDINGACKOP']._serialized_start=1658
-  _globals['_PENDINGACKOP']._serialized_end=1756
-  _globals['_ACKTYPE']._serialized_start=1758
-  _globals['_ACKTYPE']._serialized_end=1799
+  _globals['_PENDINGACKOP']._serialized_start=1819
+  _globals['_PENDINGACKOP']._serialized_end=1917
+  _globals['_ACKTYPE']._serialized_start=1919
+  _globals['_ACKTYPE']._serialized_end=1960
   _globals['_PENDINGACKMETADATA']._serialized_start=76
   _globals['_PENDINGACKMETADATA']._serialized_end=168
   _globals['_PENDINGACKMETADATAENTRY']._serialized_start=171
-  _globals['_PENDINGACKMETADATAENTRY']._serialized_end=508
-  _globals['_LOGPOSITION']._serialized_start=510
-  _globals['_LOGPOSITION']._serialized_end=560
-  _globals['_PENDINGACKSNAPSHOT']._serialized_start=563
-  _globals['_PENDINGACKSNAPSHOT']._serialized_end=1656
-  _globals['_PENDINGACKSNAPSHOT_HELD']._serialized_start=921
-  _globals['_PENDINGACKSNAPSHOT_HELD']._serialized_end=1154
-  _globals['_PENDINGACKSNAPSHOT_COORDINATOR']._serialized_start=1157
-  _globals['_PENDINGACKSNAPSHOT_COORDINATOR']._serialized_end=1340
-  _globals['_PENDINGACKSNAPSHOT_SETTLED']._serialized_start=1343
-  _globals['_PENDINGACKSNAPSHOT_SETTLED']._serialized_end=1656
+  _globals['_PENDINGACKMETADATAENTRY']._serialized_end=543
+  _globals['_LOGPOSITION']._serialized_start=545
+  _globals['_LOGPOSITION']._serialized_end=595
+  _globals['_PENDINGACKSNAPSHOT']._serialized_start=598
+  _globals['_PENDINGACKSNAPSHOT']._serialized_end=1817
+  _globals['_PENDINGACKSNAPSHOT_KEY']._serialized_start=955
+  _globals['_PENDINGACKSNAPSHOT_KEY']._serialized_end=1008
+  _globals['_PENDINGACKSNAPSHOT_HELD']._serialized_start=1011
+  _globals['_PENDINGACKSNAPSHOT_HELD']._serialized_end=1315
+  _globals['_PENDINGACKSNAPSHOT_COORDINATOR']._serialized_start=1318
+  _globals['_PENDINGACKSNAPSHOT_COORDINATOR']._serialized_end=1501
+  _globals['_PENDINGACKSNAPSHOT_SETTLED']._serialized_start=1504
+  _globals['_PENDINGACKSNAPSHOT_SETTLED']._serialized_end=1817
 # @@protoc_insertion_point(module_scope)

@@ -42,7 +42,7 @@ class PendingAckMetadata(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ...) -> None: ...
 
 class PendingAckMetadataEntry(_message.Message):
-    __slots__ = ("pending_ack_op", "ack_type", "txnid_least_bits", "txnid_most_bits", "pending_ack_metadata", "record_version", "low_watermark")
+    __slots__ = ("pending_ack_op", "ack_type", "txnid_least_bits", "txnid_most_bits", "pending_ack_metadata", "record_version", "low_watermark", "acker", "ack_number")
     PENDING_ACK_OP_FIELD_NUMBER: _ClassVar[int]
     ACK_TYPE_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,8 @@ class PendingAckMetadataEntry(_message.Message):
     PENDING_ACK_METADATA_FIELD_NUMBER: _ClassVar[int]
     RECORD_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    ACKER_FIELD_NUMBER: _ClassVar[int]
+    ACK_NUMBER_FIELD_NUMBER: _ClassVar[int]
     pending_ack_op: PendingAckOp
     ack_type: AckType
     txnid_least_bits: int
@@ -57,7 +59,9 @@ class PendingAckMetadataEntry(_message.Message):
     pending_ack_metadata: _containers.RepeatedCompositeFieldContainer[PendingAckMetadata]
     record_version: int
     low_watermark: int
-    def __init__(self, pending_ack_op: _Optional[_Union[PendingAckOp, str]] = ..., ack_type: _Optional[_Union[AckType, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., pending_ack_metadata: _Optional[_Iterable[_Union[PendingAckMetadata, _Mapping[str, object]]]] = ..., record_version: _Optional[int] = ..., low_watermark: _Optional[int] = ...) -> None: ...
+    acker: int
+    ack_number: int
+    def __init__(self, pending_ack_op: _Optional[_Union[PendingAckOp, str]] = ..., ack_type: _Optional[_Union[AckType, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., pending_ack_metadata: _Optional[_Iterable[_Union[PendingAckMetadata, _Mapping[str, object]]]] = ..., record_version: _Optional[int] = ..., low_watermark: _Optional[int] = ..., acker: _Optional[int] = ..., ack_number: _Optional[int] = ...) -> None: ...
 
 class LogPosition(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -69,17 +73,28 @@ class LogPosition(_message.Message):
 
 class PendingAckSnapshot(_message.Message):
     __slots__ = ("format_version", "applied", "last", "coordinators", "settled", "last_committed_least_bits", "last_committed_most_bits")
+    class Key(_message.Message):
+        __slots__ = ("acker", "number", "content")
+        ACKER_FIELD_NUMBER: _ClassVar[int]
+        NUMBER_FIELD_NUMBER: _ClassVar[int]
+        CONTENT_FIELD_NUMBER: _ClassVar[int]
+        acker: int
+        number: int
+        content: bytes
+        def __init__(self, acker: _Optional[int] = ..., number: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
     class Held(_message.Message):
-        __slots__ = ("least_bits", "first", "individual", "cumulative")
+        __slots__ = ("least_bits", "first", "individual", "cumulative", "keys")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
         FIRST_FIELD_NUMBER: _ClassVar[int]
         INDIVIDUAL_FIELD_NUMBER: _ClassVar[int]
         CUMULATIVE_FIELD_NUMBER: _ClassVar[int]
+        KEYS_FIELD_NUMBER: _ClassVar[int]
         least_bits: int
         first: LogPosition
         individual: _containers.RepeatedCompositeFieldContainer[PendingAckMetadata]
         cumulative: PendingAckMetadata
-        def __init__(self, least_bits: _Optional[int] = ..., first: _Optional[_Union[LogPosition, _Mapping[str, object]]] = ..., individual: _Optional[_Iterable[_Union[PendingAckMetadata, _Mapping[str, object]]]] = ..., cumulative: _Optional[_Union[PendingAckMetadata, _Mapping[str, object]]] = ...) -> None: ...
+        keys: _containers.RepeatedCompositeFieldContainer[PendingAckSnapshot.Key]
+        def __init__(self, least_bits: _Optional[int] = ..., first: _Optional[_Union[LogPosition, _Mapping[str, object]]] = ..., individual: _Optional[_Iterable[_Union[PendingAckMetadata, _Mapping[str, object]]]] = ..., cumulative: _Optional[_Union[PendingAckMetadata, _Mapping[str, object]]] = ..., keys: _Optional[_Iterable[_Union[PendingAckSnapshot.Key, _Mapping[str, object]]]] = ...) -> None: ...
     class Coordinator(_message.Message):
         __slots__ = ("most_bits", "low_watermark", "open", "ended_least_bits", "ended_action")
         MOST_BITS_FIELD_NUMBER: _ClassVar[int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_txn.ledger.machine import Machine, Token
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import AckKey, Position, TxnAction, TxnId
 from pulsar_txn.wire.values import value
 
 AckItem: TypeAlias = tuple[Position, int | None, int]
@@ -34,11 +34,11 @@ class CursorView(Protocol):
 class AckIndividual:
     """ACK of single messages in a transaction. Reply value None once durable.
 
-    A transaction that is not known here gives VerifyRegistered first. What this transaction holds already is not written
-    again; when it holds all of it, the request is a repeat and has the first answer. Refusals: TransactionConflict
-    (acknowledged already, or pending in another transaction; nothing of the request counts then), NotAllowedError
-    (the transaction ended here, is at or below the low watermark, or would hold more than it may), TooManyRequests (all of
-    them would).
+    A transaction that is not known here gives VerifyRegistered first. With the `key` of a request that the transaction took,
+    and with the same items, it is that request once more: it has the first answer and writes nothing. Refusals:
+    TransactionConflict (one of its messages is acknowledged already, or pending in this or another transaction, or the key
+    belongs to other items; nothing of the request counts then), NotAllowedError (the transaction ended here, is at or below
+    the low watermark, or would hold more than it may), TooManyRequests (all of them would).
 
     An item without bits names every message of its entry. A client that acknowledges a whole entry means what its consumer was
     given of it: with less than everything, the host says so in bits.
@@ -47,19 +47,21 @@ class AckIndividual:
     token: Token
     txn_id: TxnId
     items: tuple[AckItem, ...]
+    key: AckKey | None = None
 
 
 @value
 class AckCumulative:
     """ACK of everything up to a message in a transaction; `item` holds the position, and the bits of its batch up to the index.
 
-    One that is not ahead of what this transaction holds is a repeat. Refusals as AckIndividual: at or before mark-delete,
-    or another transaction holds the cumulative slot.
+    Refusals as AckIndividual: at or before mark-delete, or not ahead of the cumulative ack that this transaction holds, or up
+    to a message that it holds individually, or another transaction holds the cumulative slot.
     """
 
     token: Token
     txn_id: TxnId
     item: AckItem
+    key: AckKey | None = None
 
 
 @value

@@ -100,15 +100,17 @@ def _write(slices: _Slices, walks: Sequence[_Walk], settled: Sequence[Settled]) 
 
 
 def _write_held(slices: _Slices, low_watermark: int, image: HeldImage) -> Iterator[bytes]:
-    (most, least), first, items, cumulative = image
-    left = iter(items.items())
+    (most, least), first, items, cumulative, keys = image
+    left, keys_left = iter(items.items()), iter(keys.items())
     while True:
-        some = list(islice(left, _ITEMS_PER_ELEMENT))
+        some, some_keys = list(islice(left, _ITEMS_PER_ELEMENT)), list(islice(keys_left, _ITEMS_PER_ELEMENT))
         target = slices.coordinator(most, low_watermark).open.add(least_bits=least, first=_place(first))
         _put(target, some, cumulative)
+        for (acker, number), content in some_keys:
+            target.keys.add(acker=acker, number=number, content=content)
         cumulative = None
-        yield from slices.put(len(some) + 1)
-        if len(some) < _ITEMS_PER_ELEMENT:
+        yield from slices.put(len(some) + len(some_keys) + 1)
+        if len(some) < _ITEMS_PER_ELEMENT and len(some_keys) < _ITEMS_PER_ELEMENT:
             return
 
 
@@ -170,6 +172,8 @@ def _get_coordinator(state: PendingState, source: pb.PendingAckSnapshot.Coordina
         if held is None:
             held = coordinator.begin(Held(TxnId(source.most_bits, entry.least_bits), _position(entry.first)))
         state.hold(held, get_items(entry.individual))
+        for key in entry.keys:
+            state.bytes += held.note((key.acker, key.number), key.content)
         if entry.HasField("cumulative"):
             held.cumulative = get_item(entry.cumulative)
             state.slot = held

@@ -12,8 +12,8 @@ from typing import Final
 
 from pulsar_txn.ledger.table import FOLD
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union
-from pulsar_txn.rm_pending_ack.held import Coordinator, Held, Items, Lowest, Settled, bytes_of
-from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record
+from pulsar_txn.rm_pending_ack.held import KEY_BYTES, Coordinator, Held, Items, Lowest, Settled, bytes_of
+from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, content_of
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.transitions import ABORTED, COMMITTED, TRANSITIONS, Event, State
 from pulsar_txn.wire.ids import EARLIEST, LATEST, Position, TxnAction, TxnId, full_ack_set
@@ -150,6 +150,8 @@ class PendingState:
             self.slot = held
         else:
             self.hold(held, record.items)
+        if record.key is not None:
+            self.bytes += held.note(record.key, content_of(record.items, cumulative=record.cumulative))
 
     def _end(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
@@ -172,7 +174,7 @@ class PendingState:
         self._over(held)
         if held.items or held.cumulative:
             self.last_committed = held.txn_id
-            sequence, size = self.sequence + 1, held.bytes
+            sequence, size = self.sequence + 1, held.bytes - KEY_BYTES * len(held.keys)
             self.settle(Settled(sequence, position, held.first, held.txn_id, held.items, held.cumulative, size))
 
     def _release(self, held: Held) -> None:

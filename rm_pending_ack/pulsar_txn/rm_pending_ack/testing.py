@@ -34,7 +34,7 @@ from pulsar_txn.rm_pending_ack.requests import (
     Verified,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import WHOLE_ENTRY, Position, TxnAction, TxnId, full_ack_set
+from pulsar_txn.wire.ids import AckKey, Position, TxnAction, TxnId, full_ack_set
 
 Factory: TypeAlias = Callable[[str, str, CursorView], PendingAck]
 Message: TypeAlias = tuple[int, int]
@@ -293,14 +293,14 @@ def _check(body: Callable[[Subscription], None]) -> Check:
     return check
 
 
-def ack(txn_id: TxnId, *items: AckItem, token: object = None) -> AckIndividual:
+def ack(txn_id: TxnId, *items: AckItem, token: object = None, key: AckKey | None = None) -> AckIndividual:
     """An individual ack; the token is the transaction unless given."""
-    return AckIndividual(token or txn_id, txn_id, items)
+    return AckIndividual(token or txn_id, txn_id, items, key)
 
 
-def ack_up_to(txn_id: TxnId, item: AckItem) -> AckCumulative:
+def ack_up_to(txn_id: TxnId, item: AckItem, *, key: AckKey | None = None) -> AckCumulative:
     """A cumulative ack whose token is the transaction."""
-    return AckCumulative(txn_id, txn_id, item)
+    return AckCumulative(txn_id, txn_id, item, key)
 
 
 def end(txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> EndTxnOnSubscription:
@@ -383,33 +383,52 @@ def whole_entry_of_which_something_is_settled_conflicts(host: Subscription) -> N
 
 @_check
 def repeated_ack_has_the_first_answer(host: Subscription) -> None:
-    """An ack of what its transaction holds succeeds without a record, also after a restart; a rest is written alone."""
-    _succeeds(host, ack(FIRST, whole(0), indexes(1, 0)))
+    """An ack with a key and the items that its transaction took with it succeeds without a record, also after a restart."""
+    first, up_to = ack(FIRST, whole(0), indexes(1, 0), key=(7, 1)), ack_up_to(FIRST, indexes(2, 0), key=(7, 2))
+    _succeeds(host, first, ack(FIRST, whole(3), key=(8, 1)), up_to)
     for again in range(2):
         before = (len(host.entries), state_of(host.machine))
-        _succeeds(host, ack(FIRST, whole(0)), ack(FIRST, indexes(1, 0), whole(0)))
+        _succeeds(host, first, up_to, ack(FIRST, whole(3), key=(8, 1)))
         promise(before == (len(host.entries), state_of(host.machine)), "a repeated ack leaves no trace")
+        promise(host.machine.cumulative_position(FIRST) == at(2), "and takes nothing back")
+        _refused(host, ack(FIRST, whole(4), key=(7, 1)), "a key of other messages")
+        _refused(host, ack(FIRST, indexes(2, 0), key=(7, 2)), "the key of a cumulative ack")
         if not again:
             host.crash(len(host.entries), 0)
-    _succeeds(host, ack(FIRST, whole(1), whole(3)), ack(FIRST, indexes(1, 2)))
-    promise(host.machine.pending(at(1)) in (WHOLE_ENTRY, 0b1111), "what is new beside a repeat is held")
-    _succeeds(host, ack_up_to(FIRST, indexes(2, 0)))
-    before = (len(host.entries), state_of(host.machine))
-    _succeeds(host, ack_up_to(FIRST, indexes(2, 0)), ack_up_to(FIRST, whole(1)))
-    promise(before == (len(host.entries), state_of(host.machine)), "a repeated cumulative ack leaves no trace")
-    promise(host.machine.cumulative_position(FIRST) == at(2), "a repeated cumulative ack takes nothing back")
-    _succeeds(host, commit(FIRST))
+    host.plain_ack([whole(0)])
+    _succeeds(host, first, commit(FIRST))
     promise(host.cursor.acked == messages_up_to(SIZES, indexes(2, 0)) | {(3, 0)}, "and counts once")
-    promise(host.answer(ack(FIRST, whole(0))) == ServerError.NotAllowedError, "a repeat after the end is refused")
+    promise(host.answer(first) == ServerError.NotAllowedError, "a repeat after the end is refused")
+
+
+@_check
+def second_copy_acked_in_its_own_transaction_conflicts(host: Subscription) -> None:
+    """Without the key of the first one it is the ack of a second copy: its work would be committed twice."""
+    _succeeds(host, ack(FIRST, whole(0), indexes(1, 0, 1), key=(7, 1)), ack(FIRST, whole(2), key=(7, 2)))
+    for key in (None, (7, 3), (8, 1)):
+        _refused(host, ack(FIRST, whole(0), key=key), "all that its own transaction holds")
+        _refused(host, ack(FIRST, whole(0), indexes(1, 0, 1), key=key), "equal items without an equal key")
+        _refused(host, ack(FIRST, whole(3), indexes(1, 1, 2), key=key), "beside something new, an index that it holds")
+        _refused(host, ack(FIRST, whole(1), key=key), "a whole batch of which it holds an index")
+        _refused(host, ack(FIRST, indexes(2, 1), key=key), "an index of a batch that it holds as a whole")
+        _refused(host, ack_up_to(FIRST, whole(2), key=key), "a cumulative ack that ends with what it holds")
+    host.crash(len(host.entries), 0)
+    _refused(host, ack(FIRST, whole(0), indexes(1, 0, 1)), "and still after a restart")
+    _succeeds(host, ack_up_to(FIRST, whole(3), key=(7, 9)))
+    for key in (None, (7, 10)):
+        _refused(host, ack_up_to(FIRST, whole(3), key=key), "a cumulative ack that is not ahead of its own")
+        _refused(host, ack_up_to(FIRST, indexes(2, 0), key=key), "a cumulative ack behind its own")
+        _refused(host, ack(FIRST, indexes(1, 3), key=key), "an individual ack behind its own cumulative one")
+    _succeeds(host, ack(FIRST, whole(4)), commit(FIRST))
 
 
 @_check
 def answer_of_a_repeat_waits_for_the_first_ack(host: Subscription) -> None:
     """What a repeat confirms is durable before it is answered."""
-    host.send(ack(FIRST, whole(0), token="first"))  # noqa: S106 - the host's handle of a request
-    host.send(ack(FIRST, whole(0), token="again"))  # noqa: S106 - the host's handle of a request
-    host.send(ack_up_to(FIRST, whole(1)))
-    host.send(AckCumulative("up to again", FIRST, whole(1)))
+    host.send(ack(FIRST, whole(0), token="first", key=(7, 1)))  # noqa: S106 - the host's handle of a request
+    host.send(ack(FIRST, whole(0), token="again", key=(7, 1)))  # noqa: S106 - the host's handle of a request
+    host.send(ack_up_to(FIRST, whole(1), key=(7, 2)))
+    host.send(AckCumulative("up to again", FIRST, whole(1), (7, 2)))
     promise(not host.answers, f"nothing is answered before it is durable: {host.answers}")
     host.confirm()
     promise(
@@ -421,7 +440,9 @@ def answer_of_a_repeat_waits_for_the_first_ack(host: Subscription) -> None:
 @_check
 def batch_with_all_indexes_pending_conflicts(host: Subscription) -> None:
     """An empty rest of a batch is not the absence of a set."""
-    _succeeds(host, ack(FIRST, indexes(1, 0, 1)), ack(FIRST, indexes(1, 2, 3)), ack(FIRST, whole(1)))
+    _succeeds(host, ack(FIRST, indexes(1, 0, 1)), ack(FIRST, indexes(1, 2, 3)))
+    _refused(host, ack(FIRST, indexes(1, 2)), "an index of a batch of which its own transaction holds everything")
+    _refused(host, ack(FIRST, whole(1)), "a batch of which its own transaction holds everything")
     _refused(host, ack(SECOND, indexes(1, 2)), "an index of a batch of which everything is pending")
     _refused(host, ack(SECOND, whole(1)), "a batch of which everything is pending")
 

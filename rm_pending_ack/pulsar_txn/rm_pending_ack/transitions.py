@@ -5,8 +5,9 @@ it. An ack of a transaction that is UNKNOWN is not taken on trust: its coordinat
 open and has this subscription as a participant (VERIFY), and only the positive answer lets the ack in. From then on the
 transaction is OPEN here: each ack is checked against the cursor, against what every other transaction holds, and against
 the cumulative slot, *before* anything is written. So the log holds only acks that count, and replay needs no checks; an
-ack that conflicts leaves no trace and changes no state. An ack of what the transaction itself holds already is a repeat,
-sent again because its answer was lost: it has the same answer and writes nothing.
+ack that conflicts leaves no trace and changes no state. A message that the transaction itself holds already is a conflict too:
+the program worked on two copies of it, and both would be committed. ACK_REPEATED is a request that says by its key that it is
+one which the transaction took: it has the same answer and writes nothing.
 
 The coordinator's word ends it, with one record. COMMITTED means that the acks are decided and on their way to the cursor,
 but a crash could still lose what the cursor has not stored: the handle keeps them, names them to the dispatcher as

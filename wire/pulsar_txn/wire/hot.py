@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from . import pulsar_pb2 as pb
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
-from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
+from .ids import AckKey, TxnId, ack_set_from_words, ack_set_to_words, signed64
 from .varints import LAST, MINUS_ONE, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
 
 AckId: TypeAlias = tuple[int, int, int | None, int]
@@ -35,8 +35,8 @@ Message: TypeAlias = tuple[int, int, int, int, int, tuple[int, ...], int | None,
 """`(consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set_words, consumer_epoch, entry)`. The
 broker's own block may come before the entry; `entries` reads it and passes over it."""
 
-Ack: TypeAlias = tuple[int, bool, list[AckId], TxnId | None, int | None]
-"""`(consumer_id, cumulative, ids, txn, request_id)`."""
+Ack: TypeAlias = tuple[int, bool, list[AckId], TxnId | None, int | None, AckKey | None]
+"""`(consumer_id, cumulative, ids, txn, request_id, key)`."""
 
 AckResponse: TypeAlias = tuple[int, int | None, TxnId | None, int | None, str | None]
 """`(consumer_id, request_id, txn, error, message)`."""
@@ -100,7 +100,10 @@ def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]
 _SEND_SHAPE: Final = _shape(rb"\x08N\x10N(?:\x18N)?(?:\x20N\x28N)?(?:\x30N)?(?:\x38([\x00\x01]))?(?:\x40([\x00\x01]))?")
 _MESSAGE_SHAPE: Final = _shape(rb"\x08N\x12(.)(\x08N\x10N(?:\x18N)?)(?:\x18N)?(?:\x20N)?(?:\x28N)?")
 _FLOW_SHAPE: Final = _shape(rb"\x08N\x10N")
-_ACK_SHAPE: Final = _shape(rb"\x08N\x10([\x00\x01])\x1a(.)(\x08N\x10N(?:\x28N)?(?:\x30N)?)(?:\x30N\x38N)?(?:\x40N)?")
+_ACK_SHAPE: Final = _shape(
+    rb"\x08N\x10([\x00\x01])\x1a(.)(\x08N\x10N(?:\x28N)?(?:\x30N)?)(?:\x30N\x38N)?(?:\x40N)?"
+    rb"(?:\xa1\x06(.{8})\xa8\x06N)?"
+)
 _ACK_RESPONSE_SHAPE: Final = _shape(rb"\x08N(?:\x10N\x18N)?(?:\x30N)?")
 
 
@@ -403,6 +406,7 @@ def encode_ack(
     *,
     txn: TxnId | None = None,
     request_id: int | None = None,
+    key: AckKey | None = None,
 ) -> bytes:
     """The frame of an ACK. With `request_id` the broker answers; an ack in a transaction always has one."""
     parts = [b"\x08" + varint(consumer_id) + (b"\x10\x01" if cumulative else b"\x10\x00")]
@@ -418,6 +422,8 @@ def encode_ack(
         parts.append(b"\x30" + varint(txn[1]) + b"\x38" + varint(txn[0]))
     if request_id is not None:
         parts.append(b"\x40" + varint(request_id))
+    if key is not None:
+        parts.append(b"\xa1\x06%b\xa8\x06%b" % (key[0].to_bytes(8, "little"), varint(key[1])))
     return _frame(_ACK, b"".join(parts))
 
 
@@ -425,7 +431,7 @@ def decode_ack(frame: bytes) -> Ack:
     """See `Ack` and `AckId`; `ack_set` is None for a whole entry. MalformedFrame."""
     end = _ACK_ENDS.get(frame[:8])
     if end is not None and end <= len(frame) and (found := _ACK_SHAPE(frame, 8, end)) is not None:
-        consumer, kind, size, place, ledger, entry, word, batch_size, least, most, request_id = found.groups()
+        consumer, kind, size, place, ledger, entry, word, batch_size, least, most, request_id, acker, number = found.groups()
         if len(place) == size[0]:
             ledger_id, entry_id = NUMBERS[ledger], NUMBERS[entry]
             return (
@@ -445,6 +451,7 @@ def decode_ack(frame: bytes) -> Ack:
                 if len(least) <= _LONGEST_USUAL >= len(most)
                 else _txn_id(NUMBERS[least], NUMBERS[most]),
                 None if request_id is None else NUMBERS[request_id],
+                None if acker is None else (int.from_bytes(acker, "little"), NUMBERS[number]),
             )
     ack = _body(frame, 10).ack
     has = ack.HasField
@@ -462,6 +469,7 @@ def decode_ack(frame: bytes) -> Ack:
         ],
         _txn_id(ack.txnid_least_bits, ack.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
         ack.request_id if has("request_id") else None,
+        (ack.acker, ack.ack_number) if has("acker") and has("ack_number") else None,
     )
 
 

@@ -16,6 +16,9 @@ from .values import value
 Position: TypeAlias = tuple[int, int]
 """`(ledger_id, entry_id)`, ordered as Pulsar orders positions; `entry_id` -1 is "before the first entry"."""
 
+AckKey: TypeAlias = tuple[int, int]
+"""`(acker, number)`: who acknowledges, and the number of the acknowledgement. One that is sent again has the same key."""
+
 EARLIEST: Final[Position] = (-1, -1)
 """Before every position; the published max_read_position of a buffer that has not recovered yet."""
 

@@ -48,7 +48,7 @@ def on_flow(session: Session, frame: bytes) -> None:
 
 def on_ack(session: Session, frame: bytes) -> None:
     """ACK: answered when it is durable, if the client asked for an answer."""
-    consumer_id, cumulative, ids, txn_id, request_id = decode_ack(frame)
+    consumer_id, cumulative, ids, txn_id, request_id, key = decode_ack(frame)
     consumer = session.consumers.get(consumer_id)
     if consumer is None:
         return
@@ -65,7 +65,7 @@ def on_ack(session: Session, frame: bytes) -> None:
     if txn_id is None:
         subscription.acknowledge(consumer, ids, answer, cumulative=cumulative)
     elif session.principal is None or (foreign := _foreign(session, consumer, txn_id)) is None:
-        subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative)
+        subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative, key=key)
     elif answer is not None:
         answer(None, foreign.code, foreign.message)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.wire.hot import AckId, encode_message
-from pulsar_txn.wire.ids import Position, TxnId
+from pulsar_txn.wire.ids import AckKey, Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .position_notes import PositionNotes
@@ -108,9 +108,16 @@ class ConsumerSubscription(Protocol):
         """An ACK outside transactions."""
 
     def acknowledge_in(
-        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        ids: Sequence[AckId],
+        answer: Answer,
+        *,
+        cumulative: bool,
+        key: AckKey | None = None,
     ) -> None:
-        """An ACK in a transaction."""
+        """An ACK in a transaction. A request that is sent again has the key of the first one."""
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer is gone."""

@@ -14,7 +14,7 @@ from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.wire.entries import is_encrypted, read_header, verify_checksum
 from pulsar_txn.wire.errors import ChecksumMismatch, Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId
-from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
+from pulsar_txn.wire.ids import EARLIEST, AckKey, Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .producers import Producer, ProducerSet
@@ -91,7 +91,14 @@ class _Subscription:
             answer(None, None, "")
 
     def acknowledge_in(
-        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        ids: Sequence[AckId],
+        answer: Answer,
+        *,
+        cumulative: bool,
+        key: AckKey | None = None,
     ) -> None:
         text = f"{self.topic.name} is not persistent: acknowledge outside transaction {txn_id}"
         answer(None, ServerError.NotAllowedError, text)

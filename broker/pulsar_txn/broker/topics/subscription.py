@@ -31,7 +31,7 @@ from pulsar_txn.rm_pending_ack.requests import (
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.hot import AckId
-from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, full_ack_set
+from pulsar_txn.wire.ids import AckKey, Participant, Position, TxnAction, TxnId, full_ack_set
 
 from .ack_reader import AckReader, ColdEntries
 from .cold_acks import ColdAcks
@@ -235,16 +235,23 @@ class Subscription:
     # ---- acknowledgements in transactions
 
     def acknowledge_in(
-        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        ids: Sequence[AckId],
+        answer: Answer,
+        *,
+        cumulative: bool,
+        key: AckKey | None = None,
     ) -> None:
         """An ACK in a transaction; answered once it is durable. A whole entry is what the consumer was given of it."""
         try:
             whole, parts = self.reader.read(ids, None if cumulative else consumer.given, strict=True)
             if not cumulative:
                 self.reader.admitted(whole, parts, strict=True)
-            request = self._request_of(consumer, txn_id, whole, parts, answer, cumulative=cumulative)
+            request = self._request_of(consumer, txn_id, whole, parts, answer, cumulative=cumulative, key=key)
         except ColdEntries as cold:
-            again = partial(self.acknowledge_in, consumer, txn_id, ids, answer, cumulative=cumulative)
+            again = partial(self.acknowledge_in, consumer, txn_id, ids, answer, cumulative=cumulative, key=key)
             self._cold.wait(cold.positions, again, answer)
         except Refusal as refusal:
             answer(None, refusal.code, refusal.message)
@@ -264,6 +271,7 @@ class Subscription:
         answer: Answer,
         *,
         cumulative: bool,
+        key: AckKey | None,
     ) -> Request:
         items = (*parts, *[(position, None, 0) for position in whole]) if parts or len(whole) != 1 else ((whole[0], None, 0),)
         if not items:
@@ -277,7 +285,7 @@ class Subscription:
         else:
             noted = answer
         if not cumulative:
-            return AckIndividual(noted, txn_id, items)
+            return AckIndividual(noted, txn_id, items, key)
         if self.dispatcher.individual or len(items) != 1:
             text = "a cumulative acknowledgement names one message, and not on Shared or Key_Shared"
             raise Refusal(ServerError.NotAllowedError, text)
@@ -285,7 +293,7 @@ class Subscription:
             ledger_id, entry_id = consumer.settled_elsewhere
             text = f"another consumer acknowledged {ledger_id}:{entry_id}, which this one was given as well"
             raise Refusal(ServerError.TransactionConflict, f"{text}; abort, and have everything redelivered")
-        return AckCumulative(noted, txn_id, items[0])
+        return AckCumulative(noted, txn_id, items[0], key)
 
     def _note_acknowledged(
         self,

@@ -116,8 +116,8 @@ _SHARES: Final[WeakKeyDictionary[Enlisting, list[tuple[str, str, Owners, Share]]
 """What each open transaction has of every partition: topic, subscription, the table of a consumer.
 
 A message may be delivered to two consumers of one client: the first gave it back, or lost its place, while the program
-went on working on its copy. A broker that answers a repeat like the first request cannot tell the acknowledgement of the
-second copy from a repeat, so the message would be worked on twice in one transaction. Here the two consumers are known.
+went on working on its copy. The acknowledgement of the second copy would work on the message twice in one transaction. Brokers
+refuse it, but not every stock broker does so in every case; here the two consumers are known, and nothing is sent.
 """
 
 
@@ -468,9 +468,10 @@ class Acknowledgements:
     async def _ask_until_answered(self, request: Request, places: Sequence[Place], txn_id: TxnId, txn: Enlisting) -> None:
         """Send it, and again when the connection was lost before the answer came. If cancelled, the request goes on.
 
-        A broker that has not seen the first one takes the second. One that has refuses it, or says yes again; in either
-        case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep the
-        message as pending in a transaction that has ended. For the same reason nothing is sent after it is over.
+        A broker that has not seen the first one takes the second. One that has says yes again, because it knows the key, or,
+        as stock brokers do, refuses it: then nobody knows whether the first one was taken, and the transaction cannot commit.
+        In either case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep
+        the message as pending in a transaction that has ended. For the same reason nothing is sent after it is over.
         """
         line, cumulative = self._line, request.up_to is not None
         self._recall.settled(places, cumulative=cumulative)
@@ -479,6 +480,7 @@ class Acknowledgements:
         ids = [cumulative_id(places[-1])] if cumulative else named_ids(merged(places))
         request.ids = ids
         (self._recall.owed.acknowledged_up_to if cumulative else self._recall.owed.acknowledged)(ids)
+        key = line.next_ack_key()
         end = line.core.runtime.monotonic() + line.core.settings.operation_timeout
         lost: ConnectionLost | None = None
         while True:
@@ -487,7 +489,7 @@ class Acknowledgements:
                 if not txn.in_time():
                     text = "the transaction was over before the acknowledgement could leave"
                     raise TransactionTimedOut(text, txn_id=txn_id) from lost
-                request.answer = line.ask_ack(connection, ids, cumulative=cumulative, txn_id=txn_id)
+                request.answer = line.ask_ack(connection, ids, cumulative=cumulative, txn_id=txn_id, key=key)
                 await asyncio.shield(request.answer)
             except ConnectionLost as error:
                 if not error.maybe_processed or line.core.runtime.monotonic() >= end:
@@ -510,9 +512,10 @@ class Acknowledgements:
         A stock dispatcher of Shared and Key_Shared has forgotten all of them when it says that one is in conflict, and does
         not deliver again what it has forgotten.
         """
-        connection = self._line.connection
+        line, connection = self._line, self._line.connection
         if connection is not None:
-            answers = [self._line.ask_ack(connection, [each], cumulative=False, txn_id=txn_id) for each in ids]
+            keys = [(each, line.next_ack_key()) for each in ids]
+            answers = [line.ask_ack(connection, [each], cumulative=False, txn_id=txn_id, key=key) for each, key in keys]
             request.conflicts, request.answer = True, asyncio.gather(*answers, return_exceptions=True)
             await asyncio.shield(request.answer)
 

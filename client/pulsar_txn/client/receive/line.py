@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot import AckId
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import AckKey, TxnId
 
 Answer: TypeAlias = "asyncio.Future[Any]"
 
@@ -47,6 +48,8 @@ class Line:
         self.connection: Connection | None = None
         """The connection on which the broker knows this consumer at this moment."""
         self.server_version = ""
+        self._acker = int.from_bytes(core.runtime.secret(8))
+        self._ack_numbers = itertools.count(1)
         self.attachment = Attachment(core, self.id, topic, open_on=open_on, on_lost=on_lost, on_failed=on_failed)
 
     async def connected(self, what: str) -> Connection:
@@ -62,8 +65,20 @@ class Line:
         """Send a command of this consumer and wait for its answer; raises the broker's error, ConnectionLost."""
         return await connection.request(name, self.core.next_request_id(), consumer_id=self.id, **fields)
 
-    def ask_ack(self, connection: Connection, ids: Sequence[AckId], *, cumulative: bool, txn_id: TxnId | None = None) -> Answer:
+    def next_ack_key(self) -> AckKey:
+        """The key of the next acknowledgement in a transaction. The same one sent again, over any connection, keeps it."""
+        return self._acker, next(self._ack_numbers)
+
+    def ask_ack(
+        self,
+        connection: Connection,
+        ids: Sequence[AckId],
+        *,
+        cumulative: bool,
+        txn_id: TxnId | None = None,
+        key: AckKey | None = None,
+    ) -> Answer:
         """Send an ACK that is answered."""
         request_id = self.core.next_request_id()
-        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
+        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id, key=key)
         return connection.request_frames("ack", request_id, [frame])
