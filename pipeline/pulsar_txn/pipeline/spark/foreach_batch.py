@@ -156,13 +156,15 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
         committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs, inherited=former)
         return committer, JobSinkStore(client, control_topic, options)
 
-    async with sinks.use(connection_of(options), control_topic, query_id, make=make) as (committer, store):
+    async def commit(committer: JobCommitter, store: JobSinkStore) -> Outcome:
         store.expect_job(job, hand)
         try:
             outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
         except StoreFailed as error:
             raise error from store.cause
-    return outcome
+        return outcome
+
+    return await sinks.commit(connection_of(options), control_topic, query_id, make=make, work=commit)
 
 
 async def _last_of(client: AsyncClient, options: Options, name: str, query_id: str) -> Marker | None:

@@ -6,6 +6,7 @@ Exactly-once delivery does not rest on this: it is for retention, and for people
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Final
 
@@ -22,8 +23,11 @@ from pulsar_txn.client.errors import ConsumerBusy
 from pulsar_txn.pipeline.spark.errors import AckConflict, OptionError, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.checkpoint import read_text, source_ends
-from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Places, from_offset
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places, from_offset
 
+_AT_ONCE: Final = 50
+_BUSY_SECONDS: Final = 3.0
+_PAUSE_SECONDS: Final = 0.1
 _HOW: Final = "ackSubscription needs the option checkpointLocation on the writer, in a folder that Python can read"
 
 
@@ -60,37 +64,45 @@ def _ends(checkpoint: str | None, batch_id: int) -> Places:
 
 
 class SourceAcks:
-    """Acknowledges in the sink's transactions. A consumer per topic partition is kept from micro-batch to micro-batch."""
+    """Acknowledges in the sink's transactions. It keeps no consumer: the next micro-batch may be committed elsewhere."""
 
     def __init__(self, client: AsyncClient, subscription: str | None) -> None:
         self._client = client
         self._subscription = subscription or ""
-        self._consumers: dict[str, AsyncConsumer[bytes]] = {}
 
     async def acknowledge(self, places: Places, txn: AsyncTransaction) -> None:
         """Acknowledge everything up to these places. AckConflict when somebody else moves the cursor; StoreFailed."""
-        for topic, (ledger_id, entry_id) in places.items():
-            try:
-                consumer = await self._consumer(topic)
-                await consumer.acknowledge_cumulative(MessageId(ledger_id, entry_id), txn=txn, receipt=True)
-            except (TransactionConflict, ConsumerBusy) as error:
-                raise AckConflict(
-                    f"{topic}: subscription {self._subscription} belongs to somebody else as well, who acknowledges "
-                    f"or consumes there: give the sink an ackSubscription of its own ({error})"
-                ) from error
-            except PulsarError as error:
-                raise StoreFailed(f"acknowledging on {topic}: {error}") from error
+        at_once = asyncio.Semaphore(_AT_ONCE)
 
-    async def _consumer(self, topic: str) -> AsyncConsumer[bytes]:
-        found = self._consumers.get(topic)
-        if found is None:
-            found = self._consumers[topic] = await self._client.subscribe(
-                topic, self._subscription, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1
-            )
-        return found
+        async def one(topic: str, place: Place) -> None:
+            async with at_once:
+                await self._acknowledge(topic, place, txn)
 
-    async def close(self) -> None:
-        """Close the consumers; the subscription stays."""
-        consumers, self._consumers = self._consumers, {}
-        for consumer in consumers.values():
-            await consumer.close()
+        done = await asyncio.gather(*(one(topic, place) for topic, place in places.items()), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _acknowledge(self, topic: str, place: Place, txn: AsyncTransaction) -> None:
+        try:
+            async with await subscribe_soon(self._client, topic, self._subscription) as consumer:
+                await consumer.acknowledge_cumulative(MessageId(*place), txn=txn, receipt=True)
+        except (TransactionConflict, ConsumerBusy) as error:
+            raise AckConflict(
+                f"{topic}: subscription {self._subscription} belongs to somebody else as well, who acknowledges "
+                f"or consumes there: give the sink an ackSubscription of its own ({error})"
+            ) from error
+        except PulsarError as error:
+            raise StoreFailed(f"acknowledging on {topic}: {error}") from error
+
+
+async def subscribe_soon(client: AsyncClient, topic: str, subscription: str) -> AsyncConsumer[bytes]:
+    """A consumer for a moment. ConsumerBusy when somebody else is there also after a few seconds."""
+    deadline = asyncio.get_running_loop().time() + _BUSY_SECONDS
+    while True:
+        try:
+            return await client.subscribe(topic, subscription, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1)
+        except ConsumerBusy:  # an attempt of ours that had no answer, or somebody who looks in
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)

@@ -31,6 +31,7 @@ from pulsar_txn.pipeline.spark.errors import (
     CommitUndecided,
     ForeignCheckpoint,
     RowsMissing,
+    SinkFenced,
     SinkStateLost,
     SkipRefused,
     StoreFailed,
@@ -118,6 +119,8 @@ class SinkCommitter:
         self._attempts = attempts
         self._inherited = inherited
         self._epoch: int | None = None
+        self._my_epochs: set[int] = set()
+        self._replaces = False
         self._barriers = 0
         self._last: Marker | None = None
         self._announced: dict[str, None] = {}
@@ -137,6 +140,7 @@ class SinkCommitter:
             epoch = yield from self._take_over()
         for attempt in range(self._attempts + 1):
             if self._is_published(work):
+                self._check_mine(work)
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
@@ -147,6 +151,22 @@ class SinkCommitter:
             f"micro-batch {work.batch_id} could not be published in {self._attempts} transactions; restart the query"
         )
 
+    def replaces(self, former: SinkCommitter) -> None:
+        """Go on for a committer of the same run that was fenced, by another process of that run or by another run."""
+        self._my_epochs |= former._my_epochs
+        self._replaces = True
+
+    def _check_mine(self, work: Work) -> None:
+        """A run is given a micro-batch once. So when another process has published it, that was another run."""
+        marker, replaces, self._replaces = self._last, self._replaces, False
+        if not replaces or marker is None or marker.epoch in self._my_epochs:
+            return
+        if not marker.offsets or marker.offsets != work.offsets:
+            raise SinkFenced(
+                f"another run of sink {self.sink_id} has published micro-batch {work.batch_id} meanwhile: two queries on one "
+                "checkpoint, or one sinkId twice"
+            )
+
     def learn(self) -> Steps:
         """Take over, and publish nothing; returns the last marker."""
         yield from self._take_over()
@@ -156,6 +176,7 @@ class SinkCommitter:
         self._last = self._inherited
         self._announced.clear()
         epoch: int = yield Fence()
+        self._my_epochs.add(epoch)
         yield from self._read_up_to_now(epoch)
         return epoch
 
@@ -241,7 +262,7 @@ class SinkCommitter:
             yield from self._fill(marker, work.places)
             if work.acks:
                 yield Acknowledge(txn_id, work.acks)
-        except (RowsMissing, AckConflict):
+        except (RowsMissing, AckConflict, SinkFenced):
             yield EndTxn(txn_id, commit=False)
             raise
         except StoreFailed:

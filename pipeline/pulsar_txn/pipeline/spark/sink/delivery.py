@@ -33,7 +33,29 @@ _GATE_MS: Final = 3_600_000
 """A gate is open also while the stages before the tasks run. It keeps nobody waiting, so it may be open for this long."""
 
 _epochs: dict[tuple[Any, ...], Epoch | None] = {}
-"""What this process took over, by (process, cluster, sink); None: the brokers do not offer it. A run has one epoch."""
+"""What this process took over, by (process, cluster, sink); None: the brokers do not offer it."""
+
+
+def epoch_and_gate(options: Options, checkpoint: str | None) -> tuple[Epoch | None, str | None]:
+    """The epoch and the gate of a micro-batch; None twice for `staged`. OptionError, SinkFenced, StoreFailed.
+
+    Spark may have planned the micro-batch before this one in another process, which took over. So a kept epoch that is fenced
+    is forgotten, and this process takes over, once.
+    """
+    kept = dict(_epochs)
+    epoch = epoch_of(options, checkpoint)
+    if epoch is None:
+        return None, None
+    try:
+        return epoch, open_gate(options, epoch)
+    except SinkFenced as error:
+        key = next((key for key, found in kept.items() if found is epoch), None)
+        if key is None:
+            raise
+        logger.info("this process takes over again: %s", error)
+        del _epochs[key]
+    epoch = epoch_of(options, checkpoint)
+    return epoch, None if epoch is None else open_gate(options, epoch)
 
 
 def epoch_of(options: Options, checkpoint: str | None) -> Epoch | None:

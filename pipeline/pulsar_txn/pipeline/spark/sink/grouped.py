@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from pulsar_txn.pipeline.spark.errors import AckConflict, GroupRefused, StoreFailed
+from pulsar_txn.pipeline.spark.errors import AckConflict, GroupRefused, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Steps, Work
 from pulsar_txn.pipeline.spark.sink.control import Acknowledge, EndGroup, EndReply, EndTxn, NewTxn, Sweep, WriteRecord
 
@@ -48,7 +48,7 @@ class GroupedCommitter(SinkCommitter):
             yield WriteRecord(marker, txn_id=txn_id)
             if work.acks:
                 yield Acknowledge(txn_id, work.acks)
-        except AckConflict:
+        except (AckConflict, SinkFenced):
             yield EndTxn(txn_id, commit=False)
             raise
         except StoreFailed:

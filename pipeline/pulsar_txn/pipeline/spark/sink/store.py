@@ -133,7 +133,7 @@ class PulsarSinkStore:
 
     async def close(self) -> None:
         """Give up the control topic, the staging topic and the targets."""
-        for resource in (self._reader, self._control, self._rows, self._acks):
+        for resource in (self._reader, self._control, self._rows):
             if resource is not None:
                 await resource.close()
         self._reader = self._control = None

@@ -18,7 +18,7 @@ from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, offsets_digest, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
-from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_of, open_gate
+from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_and_gate
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
@@ -75,8 +75,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if self._partitions is None:
             check_checkpoint(self._options, self._checkpoint)
             self._typed = written_type(self._options, self._columns or StructType())
-            self._epoch = epoch_of(self._options, self._checkpoint)
-            self._gate = None if self._epoch is None else open_gate(self._options, self._epoch)
+            self._epoch, self._gate = epoch_and_gate(self._options, self._checkpoint)
             self._partitions = counted(self._options)
         return self.__dict__
 
@@ -145,11 +144,14 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
             return committer, make_store(client, control_topic, staging_topic_of(options, name), options, self._on_step)
 
         key = (connection_of(options), control_topic, query_id, epoch is None)
-        async with sinks.use(*key, make=make) as (committer, store):
-            if epoch is not None:
-                await act_as((await background().client(options, epoch.name)).inside, epoch)
-            if work.batch_id == 0:
-                await warn_if_nobody_keeps(work.rows, options)
+
+        async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> Outcome:
             steps = committer.commit(work)
             outcome: Outcome = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
-        return outcome
+            return outcome
+
+        if epoch is not None:
+            await act_as((await background().client(options, epoch.name)).inside, epoch)
+        if work.batch_id == 0:
+            await warn_if_nobody_keeps(work.rows, options)
+        return await sinks.commit(*key, make=make, work=commit)
