@@ -84,7 +84,7 @@ def test_a_value_that_does_not_fit_ends_the_query_or_is_null(
 ) -> None:
     schema: JsonSchema[Any] = JsonSchema(json.dumps(NULLABLE))
     send(pulsar.service_url, topic, schema, {"carrier": "AA"}, {"carrier": 5}, ["no record"], {"carrier": "DL"})
-    with pytest.raises(UndecodableValue, match="does not fit the topic's schema"):
+    with pytest.raises(UndecodableValue, match="does not fit the query's columns"):
         read(pulsar, topic)
     with caplog.at_level(logging.WARNING):
         found = read(pulsar, topic, mode="PERMISSIVE")
@@ -93,7 +93,7 @@ def test_a_value_that_does_not_fit_ends_the_query_or_is_null(
     with caplog.at_level(logging.WARNING):
         found = read(pulsar, topic, mode="DROPMALFORMED")
     assert [value["carrier"] for value in found] == ["AA", "DL"]
-    assert "2 messages of this range do not fit the topic's schema, and were left out" in caplog.text
+    assert "2 messages of this range do not fit the query's columns, and were left out" in caplog.text
     kept = rows_of(pulsar.service_url, topic, schema="topic", mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
     assert [row["bad"] for row in kept] == [None, b'{"carrier":5}', b'["no record"]', None]
 

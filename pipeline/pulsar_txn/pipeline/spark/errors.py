@@ -16,7 +16,7 @@ class DataLossError(SparkPulsarError):
 
 
 class UndecodableValue(SparkPulsarError):
-    """A message does not fit the topic's schema; see the option `mode`."""
+    """A message does not fit the topic's schema, or a column of its metadata; see the option `mode`."""
 
 
 class SinkError(SparkPulsarError):

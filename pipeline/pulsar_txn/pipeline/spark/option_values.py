@@ -57,6 +57,10 @@ def positive(value: str) -> int:
     return number
 
 
+END_OF_TIME_MS: Final = 253_402_300_800_000
+"""The year 10000, in milliseconds: the calendars of Spark's text forms and of Python end before it."""
+
+
 def whole(value: str) -> int:
     """A whole number, 0 or more."""
     number = int(value)
@@ -143,11 +147,14 @@ def mode(value: str) -> str:
 def times(value: str) -> int | tuple[tuple[str, int], ...]:
     """Milliseconds since the epoch, or a JSON object of them by topic partition."""
     if not value.lstrip().startswith("{"):
-        return whole(value)
-    given = json.loads(value)
-    if not all(isinstance(time_ms, int) and time_ms >= 0 for time_ms in given.values()):
+        return _time(whole(value))
+    return tuple(sorted((topic, _time(time_ms)) for topic, time_ms in json.loads(value).items()))
+
+
+def _time(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < END_OF_TIME_MS:
         raise ValueError(value)
-    return tuple(sorted(given.items()))
+    return value
 
 
 EXPECTED: Final[dict[Callable[[str], Any], str]] = {
@@ -165,7 +172,8 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     key_value_encoding: "INLINE or SEPARATED",
     mode: f"one of {', '.join(MODES)}",
     pattern: "a regular expression",
-    times: "milliseconds since the epoch, or a JSON object of them by topic partition",
+    times: "a time from 1970 to 9999: milliseconds (not micro- or nanoseconds) since the epoch, or a JSON object of them by "
+    "topic partition",
     compression: f"one of {', '.join(COMPRESSIONS)}",
     delivery: f"one of {', '.join(DELIVERIES)}",
 }

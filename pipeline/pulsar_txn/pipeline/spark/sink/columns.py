@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC
 from typing import Any, Final
 
 import attrs
@@ -12,6 +15,7 @@ import pyarrow.compute as pc
 from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.inside import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.option_values import END_OF_TIME_MS
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.encoding import Columns, EncodedRows, encode_rows
@@ -82,7 +86,7 @@ class Grouping:
     """Turns record batches into groups of encoded rows by their targets.
 
     `partitions` answers how many partitions a topic has (0: not partitioned). The option `topic` wins over the column. With
-    `typed`, values and keys are encoded by its schema.
+    `typed`, values and keys are encoded by its schema. `time_zone` is the session's, for times without one.
     """
 
     def __init__(
@@ -91,7 +95,9 @@ class Grouping:
         partitions: Callable[[str], int],
         properties: Mapping[str, str],
         typed: TopicType | None = None,
+        time_zone: str | None = None,
     ) -> None:
+        self._time_zone = time_zone
         self._writer = None if typed is None else MessageWriter(typed)
         self._topic = options.topics[0] if options.topics else None
         self._partitions = partitions
@@ -108,16 +114,16 @@ class Grouping:
     def _groups(self, batch: pa.RecordBatch, start: int) -> Iterator[Group]:
         writer = self._writer
         if writer is None:
-            values, keys = _bytes(batch, "value"), _keys(batch, start)
+            values, (keys, are_base64) = _bytes(batch, "value"), _keys(batch)
         else:
-            values, keys = self._written(writer, batch, start)
+            values, keys, are_base64 = self._written(writer, batch, start)
         columns = Columns(
             values,
             keys,
-            _milliseconds(batch, start),
+            _milliseconds(batch, start, self._time_zone),
             _column(batch, "properties"),
             _bytes(batch, "ordering_key"),
-            writer is not None and writer.keys_are_base64,
+            are_base64,
         )
         encoded = encode_rows(columns, self._properties)
         for topic, of_topic in self._by_topic(batch, start):
@@ -129,14 +135,16 @@ class Grouping:
             else:
                 yield from self._by_key(topic, count, encoded, keys, of_topic)
 
-    def _written(self, writer: MessageWriter, batch: pa.RecordBatch, start: int) -> tuple[Any, Any]:
-        """Values, and the keys of the messages, by the schema."""
+    def _written(self, writer: MessageWriter, batch: pa.RecordBatch, start: int) -> tuple[Any, Any, Any]:
+        """Values, the keys of the messages, by the schema, and which of these are Base64."""
         index = batch.schema.get_field_index("key")
         try:
             values, keys = writer.written(batch.column("value"), None if index < 0 else batch.column(index))
         except UnfitColumnError as error:
             raise RowError(start + error.number, error.column, f"it does not fit the schema: {error}") from None
-        return values, keys if writer.has_keys else _keys(batch, start)
+        if not writer.has_keys:
+            return values, *_keys(batch)
+        return values, keys, keys.is_valid() if writer.keys_are_base64 else None
 
     def _by_topic(self, batch: pa.RecordBatch, start: int) -> Iterator[tuple[str, Any]]:
         """Topics, with the numbers of their rows; None for all."""
@@ -201,33 +209,58 @@ def _bytes(batch: pa.RecordBatch, name: str) -> Any:
     return pa.nulls(batch.num_rows, pa.binary()) if name == "value" else None
 
 
-def _keys(batch: pa.RecordBatch, start: int) -> Any:
+def _keys(batch: pa.RecordBatch) -> tuple[Any, Any]:
+    """Keys as text, and which of them are Base64 (None: none is): those that are no UTF-8, as Java's `keyBytes` sends all."""
     column = _column(batch, "key")
     if column is None:
-        return None
+        return None, None
     try:
-        return column.cast(pa.string())
+        return column.cast(pa.string()), None
     except pa.ArrowInvalid:
-        return _first_bad_key(column, start)
+        texts = [None if key is None else _text_of(key) for key in column.to_pylist()]
+    keys = [each and each[0] for each in texts]
+    return pa.array(keys, pa.string()), pa.array([each is not None and each[1] for each in texts])
 
 
-def _first_bad_key(column: Any, start: int) -> Any:
-    for number, key in enumerate(column.to_pylist()):
-        try:
-            None if key is None else key.decode()
-        except UnicodeDecodeError:
-            hint = "encode it, for instance with base64(key)"
-            raise RowError(start + number, "key", f"{key[:32]!r} is no UTF-8 text: {hint}") from None
-    raise AssertionError("a key is no text")
+def _text_of(key: bytes) -> tuple[str, bool]:
+    try:
+        return key.decode(), False
+    except UnicodeDecodeError:
+        return base64.b64encode(key).decode(), True
 
 
-def _milliseconds(batch: pa.RecordBatch, start: int) -> Any:
+def _milliseconds(batch: pa.RecordBatch, start: int, time_zone: str | None) -> Any:
     column = _column(batch, "event_time")
     if column is None:
         return None
-    if pa.types.is_timestamp(column.type):  # an instant, whatever the time zone that it is labelled with
-        column = pc.divide(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000)
-    if (pc.min(column).as_py() or 0) < 0:
-        number = pc.index(pc.less(pc.fill_null(column, 0), 0), True).as_py()
-        raise RowError(start + number, "event_time", "before 1970, which Pulsar cannot express: leave it null")
-    return column
+    unit = 1
+    if pa.types.is_timestamp(column.type):
+        if column.type.tz is None:
+            column = _instants(column, start, time_zone)
+        column, unit = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000
+    low, high = (pc.min_max(column)[each].as_py() for each in ("min", "max"))
+    if low < 0 or high >= END_OF_TIME_MS * unit:
+        bad = pc.or_(pc.less(column, 0), pc.greater_equal(column, END_OF_TIME_MS * unit))
+        number = pc.index(pc.fill_null(bad, False), True).as_py()
+        why = "before 1970, which Pulsar cannot express: leave it null"
+        if (time := column[number].as_py()) > 0:
+            why = f"{time // unit} ms is after the year 9999, which no query could read: is it in milliseconds?"
+        raise RowError(start + number, "event_time", why)
+    return column if unit == 1 else pc.divide(column, unit)
+
+
+def _instants(column: Any, start: int, time_zone: str | None) -> Any:
+    """Times without a zone as instants, as Spark's cast of timestamp_ntz to timestamp does it."""
+    if time_zone is None:
+        raise RowError(start, "event_time", "a timestamp_ntz, and the session's time zone is not known: cast it to timestamp")
+    column = column.cast(pa.timestamp("us"))
+    try:
+        try:
+            return pc.assume_timezone(column, time_zone, ambiguous="earliest")
+        except pa.ArrowInvalid:  # one that no clock there showed, between winter and summer: Spark moves it on
+            zone = zoneinfo.ZoneInfo(time_zone)
+            times = [None if each is None else each.replace(tzinfo=zone).astimezone(UTC) for each in column.to_pylist()]
+            return pa.array(times, pa.timestamp("us", tz="UTC"))
+    except (ValueError, LookupError, OverflowError, pa.ArrowException) as error:
+        text = f"a timestamp_ntz that cannot become an instant in the session's time zone ({error}): cast it to timestamp"
+        raise RowError(start, "event_time", text) from error

@@ -35,14 +35,17 @@ class EncodedRows:
 
 @attrs.frozen
 class Columns:
-    """The columns of a record batch that make messages; None for those that are absent. `keys` are text."""
+    """The columns of a record batch that make messages; None for those that are absent. `keys` are text.
+
+    `keys_are_base64` says of each row whether its key is Base64 of the key; None when none is.
+    """
 
     values: Any
     keys: Any = None
     event_times_ms: Any = None
     properties: Any = None
     ordering_keys: Any = None
-    keys_are_base64: bool = False
+    keys_are_base64: Any = None
 
 
 def encode_rows(columns: Columns, constant: Mapping[str, str]) -> EncodedRows:
@@ -55,8 +58,8 @@ def encode_rows(columns: Columns, constant: Mapping[str, str]) -> EncodedRows:
     parts.append(_by_number(sizes, lambda size: b"\x18" + varint(size)))
     if columns.event_times_ms is not None:
         parts.append(_by_number(columns.event_times_ms, lambda ms: b"\x28" + varint(ms) if ms else b""))
-    if columns.keys_are_base64 and columns.keys is not None:
-        parts.append(pc.if_else(columns.keys.is_valid(), pa.scalar(b"\x30\x01", pa.binary()), _NO_BYTES))
+    if columns.keys_are_base64 is not None and columns.keys is not None:
+        parts.append(pc.if_else(columns.keys_are_base64, pa.scalar(b"\x30\x01", pa.binary()), _NO_BYTES))
     if columns.ordering_keys is not None:
         parts += _text(b"\x3a", columns.ordering_keys)
     if values.null_count:

@@ -175,7 +175,7 @@ class Stager:
     """Collects rows per topic and partition and hands them on as payloads.
 
     `partitions` answers how many partitions a topic has (0: not partitioned). `spread` is where keyless rows begin. `where`
-    names micro-batch and task in errors.
+    names micro-batch and task in errors. `time_zone` is the session's.
     """
 
     def __init__(
@@ -188,11 +188,12 @@ class Stager:
         spread: int,
         where: str = "",
         typed: TopicType | None = None,
+        time_zone: str | None = None,
     ) -> None:
         self._options = options
         self._count_partitions = partitions
         self._put = put
-        self._grouping = Grouping(options, self._partitions, properties, typed)
+        self._grouping = Grouping(options, self._partitions, properties, typed, time_zone)
         self._spread = spread
         self._where = where
         self._open: dict[tuple[str, int], _Open] = {}

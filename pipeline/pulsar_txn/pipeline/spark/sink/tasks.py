@@ -59,6 +59,7 @@ class Encoding:
             spread=self.number,
             where=self._where,
             typed=self._typed,
+            time_zone=_session_time_zone(),
         )
         for batch in batches:
             stager.add(batch)
@@ -100,6 +101,12 @@ def send_shared(encoding: Encoding, batches: Iterator[Any], txn_id: str) -> dict
     finally:
         sending.close()
     return sending.rows
+
+
+def _session_time_zone() -> str | None:
+    """The time zone of the session, as Spark tells its tasks."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
 
 
 def task_context() -> TaskContext:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pulsar_txn.client.encoded import OpenedEntry, split_entry_payload
+from pulsar_txn.pipeline.spark.option_values import END_OF_TIME_MS
 from pulsar_txn.pipeline.spark.schemas.casting import Unfit, cast_column
 from pulsar_txn.pipeline.spark.source.layout import CORRUPT, SCHEMA, Layout
 from pulsar_txn.pipeline.spark.source.malformed import Malformed
@@ -65,9 +66,9 @@ class Rows:
             for index, row in others.items():
                 self._others[first + index] = row
                 if row[4] is not None:
-                    self._numbers[first + index] = row[4]
+                    self._numbers[first + index] = signed(row[4])
         for index, number in numbers.items():
-            self._numbers[first + index] = number
+            self._numbers[first + index] = signed(number)
         for index, row in others.items():
             if row[6]:
                 payloads[index] = None
@@ -78,9 +79,9 @@ class Rows:
             (
                 len(payloads),
                 front,
-                metadata.publish_time * 1000,
+                metadata.publish_time,
                 metadata.producer_name,
-                _signed(metadata.sequence_id),
+                signed(metadata.sequence_id),
                 metadata.schema_version,
             )
         )
@@ -98,10 +99,12 @@ class Rows:
         for name, field in zip(self._sources, self._schema, strict=True):
             column = made.get(name)
             if column is None and name != CORRUPT:
-                column = made[name] = self._made(name, shared)
+                column, wrong = self._made(name, shared)
+                made[name] = column
+                unfit = wrong | unfit
             if column is not None:
                 column, wrong = cast_column(column, field.type)
-                unfit |= wrong
+                unfit = wrong | unfit
             arrays.append(column)
         if unfit:
             self._malformed.settle(unfit, shared.message_id)
@@ -122,53 +125,54 @@ class Rows:
 
     def _typed(self, reader: MessageReader) -> tuple[dict[str, Any], Unfit]:
         versions = [(entry[0], entry[5]) for entry in self._entries]
-        keys = self._bytes_of_keys() if reader.needs_keys else ()
+        keys, wrong = self._per_message(key_of) if reader.needs_keys else ((), {})
         key, value, unfit = reader.columns(self._payloads, keys, versions)
-        return {"value": value} if key is None else {"key": key, "value": value}, unfit
-
-    def _bytes_of_keys(self) -> list[bytes | None]:
-        keys: list[bytes | None] = [None] * self.count
-        for index, row in self._others.items():
-            if row[2] is not None:
-                keys[index] = base64.b64decode(row[2]) if row[8] else row[2].encode()
-        return keys
+        return {"value": value} if key is None else {"key": key, "value": value}, wrong | unfit
 
     def _payloads_of(self, unfit: Unfit) -> pa.Array:
         return pa.array([payload if index in unfit else None for index, payload in enumerate(self._payloads)], pa.binary())
 
-    def _made(self, name: str, shared: _Shared) -> Any:
+    def _made(self, name: str, shared: _Shared) -> tuple[Any, Unfit]:
+        """A column of the messages themselves, and what cannot be in it."""
         match name:
             case "key":
-                return self._column(pa.binary(), 2, str.encode)
+                return self._column(pa.binary(), key_of)
             case "value":
-                return pa.array(self._payloads, pa.binary())
+                return pa.array(self._payloads, pa.binary()), {}
             case "topic":
-                return pa.repeat(self._topic, self.count)
+                return pa.repeat(self._topic, self.count), {}
             case "partition":
-                return pa.repeat(pa.scalar(self._partition, pa.int32()), self.count)
+                return pa.repeat(pa.scalar(self._partition, pa.int32()), self.count), {}
             case "message_id":
-                return shared.message_ids()
+                return shared.message_ids(), {}
             case "publish_time":
                 return shared.publish_times()
             case "event_time":
-                return self._column(_TIME, 3, lambda time_ms: time_ms * 1000 if time_ms else None)
+                return self._column(_TIME, lambda row: micros("event_time", row[3]) if row[3] else None)
             case "properties":
-                return self._properties()
+                return self._properties(), {}
             case "ordering_key":
-                return self._column(pa.binary(), 5, lambda key: key)
+                return self._column(pa.binary(), lambda row: row[5])
             case "producer_name":
-                return shared.producers()
-        return shared.sequence_ids(self._numbers)
+                return shared.producers(), {}
+        return shared.sequence_ids(self._numbers), {}
 
-    def _column(self, kind: pa.DataType, field: int, convert: Callable[[Any], Any]) -> pa.Array:
+    def _column(self, kind: pa.DataType, convert: Callable[[Any], Any]) -> tuple[pa.Array, Unfit]:
         """A field that few messages have."""
         if not self._others:
-            return pa.nulls(self.count, kind)
+            return pa.nulls(self.count, kind), {}
+        values, unfit = self._per_message(convert)
+        return pa.array(values, kind), unfit
+
+    def _per_message(self, convert: Callable[[Any], Any]) -> tuple[list[Any], Unfit]:
         values: list[Any] = [None] * self.count
+        unfit: Unfit = {}
         for index, row in self._others.items():
-            if row[field] is not None:
-                values[index] = convert(row[field])
-        return pa.array(values, kind)
+            try:
+                values[index] = convert(row)
+            except ValueError as error:
+                unfit[index] = error
+        return values, unfit
 
     def _properties(self) -> pa.Array:
         counts = np.zeros(self.count + 1, np.int32)
@@ -199,8 +203,21 @@ class _Shared:
         fronts = pa.array(self._fronts).take(pa.array(self._which))
         return pc.binary_join_element_wise(fronts, pa.array(self._indexes).cast(pa.string()), "")
 
-    def publish_times(self) -> pa.Array:
-        return pa.array(np.repeat(np.array(self._times, np.int64), self._counts)).view(_TIME)
+    def publish_times(self) -> tuple[pa.Array, Unfit]:
+        bad: dict[int, ValueError] = {}
+        times = np.zeros(len(self._times), np.int64)
+        for number, time_ms in enumerate(self._times):
+            try:
+                times[number] = micros("publish_time", time_ms)
+            except ValueError as error:
+                bad[number] = error
+        column = pa.array(np.repeat(times, self._counts)).view(_TIME)
+        if not bad:
+            return column, {}
+        unfit: Unfit = {index: bad[entry] for index, entry in enumerate(self._which.tolist()) if entry in bad}
+        mask = np.zeros(len(column), bool)
+        mask[list(unfit)] = True
+        return pc.if_else(pa.array(mask), pa.scalar(None, _TIME), column), unfit
 
     def producers(self) -> pa.Array:
         if len(set(self._producers)) == 1:
@@ -218,8 +235,24 @@ class _Shared:
 _NOT_IN_A_BATCH: Final = np.array([-1])
 
 
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number
+def signed(number: int) -> int:
+    """A number of 64 bits as Java has it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def micros(name: str, time_ms: int) -> int:
+    """A time in Spark's unit. ValueError for one after the year 9999, where Spark's and Python's calendars end."""
+    if not 0 <= time_ms < END_OF_TIME_MS:
+        hint = "; it looks like nanoseconds or microseconds" if signed(time_ms) > 0 else ""
+        raise ValueError(f"{name} is {signed(time_ms)} ms, which is not between 1970 and 9999{hint}")
+    return time_ms * 1000
+
+
+def key_of(row: Any) -> bytes | None:
+    """The bytes of a message's key. ValueError for what says that it is Base64, and is not."""
+    if row[2] is None:
+        return None
+    return base64.b64decode(row[2], validate=True) if row[8] else bytes(row[2].encode())
 
 
 def _without(

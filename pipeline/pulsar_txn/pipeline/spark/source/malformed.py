@@ -1,4 +1,4 @@
-"""What becomes of messages that do not fit the schema, by the option `mode`."""
+"""Messages that do not fit the schema, or Spark's types, and what becomes of them by the option `mode`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Malformed:
         """UndecodableValue, or a warning for the first of them."""
         first = min(unfit)
         error = unfit[first]
-        where = f"{self._topic}: the message {message_id(first)} does not fit the topic's schema"
+        where = f"{self._topic}: the message {message_id(first)} does not fit the query's columns"
         if self._mode == "FAILFAST":
             raise UndecodableValue(
-                f"{where} ({error}); mode=PERMISSIVE reads null instead, and columnNameOfCorruptRecord keeps its bytes"
+                f"{where} ({error}); mode=PERMISSIVE reads null instead, and columnNameOfCorruptRecord keeps its bytes; "
+                "with .schema(…) the query has only the columns that it needs"
             ) from error
         if not self._count:
             logger.warning("%s, and is %s: %s", where, "left out" if self.drops else "read as null", error)
@@ -41,5 +42,5 @@ class Malformed:
         """Say how many there were."""
         if self._count:
             what = "left out" if self.drops else "read as null"
-            text = "%s: %d messages of this range do not fit the topic's schema, and were %s (mode=%s)"
+            text = "%s: %d messages of this range do not fit the query's columns, and were %s (mode=%s)"
             logger.warning(text, self._topic, self._count, what, self._mode)

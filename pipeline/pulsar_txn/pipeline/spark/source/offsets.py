@@ -35,7 +35,11 @@ def from_offset(offset: Mapping[str, Any]) -> Places:
 
 
 def _place(topic: str, value: Any) -> Place:
-    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(number, int) for number in value):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(each) is int and -1 <= each < 1 << 63 for each in value)
+    ):
         return (value[0], value[1])
     raise OptionError(f"the offset of {topic} is {value!r}; it should be [ledger id, entry id]")
 
