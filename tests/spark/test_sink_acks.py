@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from targets import Target
 
-from pulsar_txn.client import AsyncClient
+from pulsar_txn.client import AsyncClient, InitialPosition
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing, SkipRefused
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
@@ -186,6 +186,17 @@ def test_a_subscription_of_somebody_else_ends_the_query_and_publishes_nothing(si
     sink.commit(0, 3)
     close_sinks()
     assert len(sink.backlog()) == 6
+
+
+def test_a_subscription_that_was_made_at_latest_has_nothing_to_acknowledge_before_it(sink: Sink) -> None:
+    async def at_latest() -> None:
+        async with AsyncClient(sink.service_url) as client:
+            await (await client.subscribe(sink.source, "late", initial_position=InitialPosition.LATEST)).close()
+
+    asyncio.run(at_latest())
+    sink.commit(0, 3, ackSubscription="late")
+    sink.commit(1, 9, ackSubscription="late")
+    assert sink.read() == [b"batch 0", b"batch 1"]
 
 
 def test_a_version_of_a_batch_job_is_written_once_and_what_may_never_have_been_written_is_refused(sink: Sink) -> None:

@@ -15,7 +15,7 @@ from visible import read_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-BATCHES = 6
+BATCHES = 4
 ROWS = 5
 
 

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import admin
 import attrs
 import pytest
 from our_broker import OurBroker
@@ -21,7 +22,7 @@ from targets import Target
 
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition
 from pulsar_txn.client.encoded import UnreadableEntryError
-from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
+from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource, UnreadableEntry
 from pulsar_txn.pipeline.spark.background import Background, background
 from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.source import reader as reader_module
@@ -505,7 +506,7 @@ def test_a_deleted_topic_under_a_checkpoint_is_an_error_and_stays_deleted(world:
     address = f"{pulsar.admin_url}/admin/v2/{world.topic.replace('://', '/')}"
     urllib.request.urlopen(urllib.request.Request(f"{address}?force=true", method="DELETE")).close()
     for late in (reader, world.stream()):
-        with pytest.raises(DataLossError, match="is gone"):
+        with pytest.raises(DataLossError, match=r"was deleted; (all of it was read|it was read up to .* is not known)"):
             for _ in range(20):  # a reader that is attached hears of it a moment later
                 late.latestOffset(end, ALL)
     with pytest.raises(DataLossError, match="is gone"):
@@ -714,6 +715,38 @@ def test_record_batches_are_bounded_by_bytes(world: World) -> None:
     assert max(sizes) <= 4
 
 
+def test_a_topic_of_a_pattern_that_is_deleted_after_it_was_read_ends_no_query(world: World, pulsar: Target) -> None:
+    async def send(topic: str, *values: bytes) -> None:
+        async with await world.client.create_producer(topic) as producer:
+            for value in values:
+                await producer.send(value)
+
+    world.send(3)
+    short = world.topic.rpartition("/")[2]
+    other = world.topic + "-other"
+    background().run(send(other, b"3", b"4"))
+    options = {"topic": "", "topicsPattern": f"public/default/{short}.*"}
+    reader = world.stream(**options)
+    start = reader.initialOffset()
+    read = reader.latestOffset(start, ALL)
+    assert sorted(rows(reader, start, read)) == list(range(5))
+    deadline = time.monotonic() + 20
+    while not reader._topics.heads.has_waited(other, from_offset(read)[other]) and time.monotonic() < deadline:  # type: ignore[union-attr]
+        assert reader.latestOffset(read, ALL) == read
+    asyncio.run(admin.delete(pulsar, f"{admin.topic_path(other)}?force=true"))
+    end = read
+    while other in from_offset(end) and time.monotonic() < deadline + 20:
+        end = reader.latestOffset(read, ALL)
+    assert list(from_offset(end)) == [world.topic]
+    world.sent = 5
+    world.send(2)
+    later = reader.latestOffset(end, ALL)
+    assert rows(reader, end, later) == [5, 6]
+    with pytest.raises(DataLossError, match=r"other was deleted; it was read up to .*, and what came after that is not known"):
+        world.stream(**options).latestOffset(read, ALL)  # after a restart nobody knows
+    reader.stop()
+
+
 def test_an_entry_that_cannot_be_read_is_data_loss_or_a_warning(world: World) -> None:
     world.send(2)
     reader = world.stream()
@@ -726,10 +759,57 @@ def test_an_entry_that_cannot_be_read_is_data_loss_or_a_warning(world: World) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "open_entry", once)
-        with pytest.raises(DataLossError, match="cannot be read: it is encrypted"):
+        with pytest.raises(UnreadableEntry, match=r"cannot be read: it is encrypted .*The entry is still in the topic") as told:
             rows(reader, start, end)
+        assert "retention" not in str(told.value)
         assert rows(world.stream(failOnDataLoss="false"), start, end) == []
     assert tasks.open_entry is damaged
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+def test_only_partitions_that_moved_are_acknowledged_beside_the_query_and_a_monitor_ends_nothing(
+    world: World, pulsar: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic + "-parts"
+    asyncio.run(admin.put(pulsar, f"{admin.topic_path(topic)}/partitions", 40))
+    asked: list[str] = []
+    subscribe = AsyncClient.subscribe
+
+    async def counting(self: Any, topic: Any, name: str, **options: Any) -> Any:
+        asked.append(topic)
+        return await subscribe(self, topic, name, **options)
+
+    monkeypatch.setattr(AsyncClient, "subscribe", counting)
+    reader = world.stream(topic=topic, subscriptionName="spark")
+    start = reader.initialOffset()
+    assert len(asked) == 40
+
+    async def send(partition: int) -> None:
+        async with await world.client.create_producer(f"{topic}-partition-{partition}") as producer:
+            await producer.send(b"1")
+
+    for partition in (7, 9):
+        background().run(send(partition))
+        end = reader.latestOffset(start, ALL)
+        asked.clear()
+        name = f"{topic}-partition-{partition}"
+        monitor = background().run(subscribe(world.client, name, "spark"))
+        began = time.monotonic()
+        reader.commit(end)
+        reader.commit(end)
+        assert time.monotonic() - began < 1, "nobody waits for it"
+        time.sleep(1)
+        assert set(asked) == {name}
+        background().run(monitor.close())
+        background().run(reader._topics.acknowledged())  # type: ignore[union-attr]
+        start = end
+
+    async def backlog() -> bool:
+        async with await subscribe(world.client, f"{topic}-partition-9", "spark") as consumer:
+            return await consumer.has_message_available()
+
+    assert not background().run(backlog())
+    reader.stop()
 
 
 def test_a_restart_of_the_broker_ends_no_query(topic: str) -> None:

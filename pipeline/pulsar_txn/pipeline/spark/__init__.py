@@ -25,6 +25,7 @@ from pulsar_txn.pipeline.spark.errors import (
     SparkPulsarError,
     StoreFailed,
     UndecodableValue,
+    UnreadableEntry,
 )
 from pulsar_txn.pipeline.spark.progress import PartitionProgress, SourceProgress, source_progress
 from pulsar_txn.pipeline.spark.requirements import why_not
@@ -58,6 +59,7 @@ __all__ = [
     "SparkPulsarError",
     "StoreFailed",
     "UndecodableValue",
+    "UnreadableEntry",
     "register",
     "source_progress",
     "write_batch",

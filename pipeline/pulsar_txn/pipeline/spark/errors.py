@@ -15,6 +15,10 @@ class DataLossError(SparkPulsarError):
     """Messages that the query has not processed are no longer there; see the option `failOnDataLoss`."""
 
 
+class UnreadableEntry(DataLossError):
+    """An entry is in the topic and cannot be read: it is encrypted, damaged, or newer than this program."""
+
+
 class UndecodableValue(SparkPulsarError):
     """A message does not fit the topic's schema, or a column of its metadata; see the option `mode`."""
 

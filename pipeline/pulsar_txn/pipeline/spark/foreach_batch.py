@@ -82,7 +82,10 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     chosen = read_options(given, Query.FOREACH_BATCH)
-    check_columns({field.name: field.dataType.simpleString() for field in df.schema.fields}, chosen)
+    kinds = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    check_columns(kinds, chosen)
+    if kinds.get("event_time") == "timestamp_ntz":
+        df = df.withColumn("event_time", df["event_time"].cast("timestamp"))
     typed = written_type(chosen, df.schema)
     context = getattr(df.sparkSession, "sparkContext", None)  # there is none with Spark Connect
     query_id = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""

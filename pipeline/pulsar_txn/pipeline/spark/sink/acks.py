@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Final
 
 from pulsar_txn.client import (
@@ -24,6 +25,8 @@ from pulsar_txn.pipeline.spark.errors import AckConflict, OptionError, StoreFail
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.checkpoint import read_text, source_ends
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places, from_offset
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 50
 _BUSY_SECONDS: Final = 3.0
@@ -69,6 +72,8 @@ class SourceAcks:
     def __init__(self, client: AsyncClient, subscription: str | None) -> None:
         self._client = client
         self._subscription = subscription or ""
+        self._moved: set[str] = set()
+        """Topic partitions that this process has acknowledged: there the subscription stands where we are."""
 
     async def acknowledge(self, places: Places, txn: AsyncTransaction) -> None:
         """Acknowledge everything up to these places. AckConflict when somebody else moves the cursor; StoreFailed."""
@@ -86,7 +91,12 @@ class SourceAcks:
     async def _acknowledge(self, topic: str, place: Place, txn: AsyncTransaction) -> None:
         try:
             async with await subscribe_soon(self._client, topic, self._subscription) as consumer:
+                if topic not in self._moved and await _is_beyond(consumer, place):
+                    text = "%s: subscription %s stands after %s (was it made at Latest?), so there is nothing to acknowledge"
+                    logger.info(text, topic, self._subscription, list(place))
+                    return
                 await consumer.acknowledge_cumulative(MessageId(*place), txn=txn, receipt=True)
+            self._moved.add(topic)
         except (TransactionConflict, ConsumerBusy) as error:
             raise AckConflict(
                 f"{topic}: subscription {self._subscription} belongs to somebody else as well, who acknowledges "
@@ -94,6 +104,12 @@ class SourceAcks:
             ) from error
         except PulsarError as error:
             raise StoreFailed(f"acknowledging on {topic}: {error}") from error
+
+
+async def _is_beyond(consumer: AsyncConsumer[bytes], place: Place) -> bool:
+    """Whether a subscription has acknowledged everything up to a place."""
+    (position,) = (await consumer.committed(require_stable=False)).values()
+    return bool(position.message_id.position >= place)
 
 
 async def subscribe_soon(client: AsyncClient, topic: str, subscription: str) -> AsyncConsumer[bytes]:

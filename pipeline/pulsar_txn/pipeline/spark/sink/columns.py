@@ -252,7 +252,9 @@ def _milliseconds(batch: pa.RecordBatch, start: int, time_zone: str | None) -> A
 def _instants(column: Any, start: int, time_zone: str | None) -> Any:
     """Times without a zone as instants, as Spark's cast of timestamp_ntz to timestamp does it."""
     if time_zone is None:
-        raise RowError(start, "event_time", "a timestamp_ntz, and the session's time zone is not known: cast it to timestamp")
+        raise RowError(
+            start, "event_time", "a timestamp_ntz, and spark.sql.session.timeZone is not set: set it, or cast it to timestamp"
+        )
     column = column.cast(pa.timestamp("us"))
     try:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from pulsar_txn.client import LATEST_ID, AsyncClient, PulsarError, TopicNotFound
@@ -56,6 +56,8 @@ class Heads:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._heads: dict[str, Head] = {}
+        self._gone: dict[str, Place] = {}
+        """Partitions that were deleted while their heads sat at their ends, and where: nothing of them is unread."""
         self._moving: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -66,7 +68,7 @@ class Heads:
         """
         await self._stop_moving()
         for topic in set(self._heads) - set(wanted):
-            await self._heads.pop(topic).reader.close()
+            await self._left(topic)
         found = await asyncio.gather(*(self._end(topic, may_create=wanted[topic]) for topic in wanted))
         ends = {topic: place for topic, place in zip(wanted, found, strict=True) if place is not None}
         return ends, [topic for topic in wanted if topic not in ends]
@@ -84,9 +86,21 @@ class Heads:
             last = await head.reader.last_message_id()
         except TopicNotFound:
             if head is not None:
-                await self._heads.pop(topic).reader.close()
+                await self._left(topic)
             return None
+        self._gone.pop(topic, None)
         return last.position if last.entry_id >= 0 else NOTHING
+
+    async def _left(self, topic: str) -> None:
+        """A partition is not there any more."""
+        head = self._heads.pop(topic)
+        if head.seat is not None and head.after is None and (head.saw_seat or head.seat == NOTHING):
+            self._gone[topic] = head.seat
+        await head.reader.close()
+
+    def was_read_whole(self, topic: str, place: Place) -> bool:
+        """Whether a partition that was deleted had nothing after `place`: its head sat there, and nothing has come."""
+        return self._gone.get(topic) == place
 
     def sit(self, ends: Places) -> None:
         """Have every head wait for what comes after `ends`, without waiting for that here."""
@@ -158,9 +172,9 @@ class Heads:
         head = self._heads.get(topic)
         return head is not None and head.seat == place and head.saw_seat and head.after is None
 
-    def topics(self) -> Iterable[str]:
+    def topics(self) -> Collection[str]:
         """The partitions that were found."""
-        return tuple(self._heads)
+        return self._heads.keys()
 
     async def close(self) -> None:
         """Close all readers."""

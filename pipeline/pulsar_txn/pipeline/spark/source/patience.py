@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from pulsar_txn.client import OperationTimeout, PulsarError
+from pulsar_txn.client.errors import ConsumerBusy
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ _BRIEF_SECONDS: Final = 2.0
 
 def is_passing(error: BaseException) -> bool:
     """Whether asking again may help."""
+    if isinstance(error, ConsumerBusy):
+        return True  # an attempt of ours that had no answer, or a monitor that looks at a subscription
     return isinstance(error, TimeoutError) or (isinstance(error, PulsarError) and error.retriable)
 
 

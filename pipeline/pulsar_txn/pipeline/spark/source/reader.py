@@ -21,7 +21,7 @@ from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.layout import Layout
 from pulsar_txn.pipeline.spark.source.limits import Limit
-from pulsar_txn.pipeline.spark.source.loss import report_loss
+from pulsar_txn.pipeline.spark.source.loss import report_gone, report_loss
 from pulsar_txn.pipeline.spark.source.offsets import (
     NOTHING,
     Place,
@@ -226,7 +226,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def _reachable(self, start: Places, ends: Places) -> Places:
         for topic in sorted(start):
             if topic not in ends:
-                report_loss(self._options, f"{topic} is gone")
+                self._report_gone(topic, start[topic])
             elif NOTHING < ends[topic] < start[topic]:
                 report_loss(self._options, f"{topic} ends at {ends[topic]}, before {start[topic]}: it was created again")
                 start[topic] = NOTHING
@@ -239,6 +239,15 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         if self._frozen is not None:
             ends = at_most(ends, self._frozen)
         return at_least(ends, known)
+
+    def _report_gone(self, topic: str, read: Place) -> None:
+        """A topic was deleted. One of a pattern that was read whole is no loss."""
+        whole = self._open().heads.was_read_whole(topic, read)
+        if whole and self._options.topics_pattern is not None:
+            logger.info("%s was deleted; all of it was read, so the query goes on without it", topic)
+            return
+        what = "all of it was read" if whole else f"it was read up to {list(read)}, and what came after that is not known"
+        report_gone(self._options, f"{topic} was deleted; {what}")
 
     def _was_emptied(self, topic: str, start: Place) -> bool:
         """Whether a topic without messages may have lost some after `start`.
@@ -287,7 +296,12 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         """Spark has stored that everything up to `end` is done: the subscription may let go of it."""
         reached(self._on_step, "source.commit")
         if self._options.subscription_name:
-            self._insist(lambda: self._open().acknowledge(from_offset(end)), "acknowledging")
+            background().run(self._acknowledge(self._open(), from_offset(end)))
+
+    async def _acknowledge(self, topics: Topics, end: Places) -> None:
+        topics.acknowledge(end)
+        if self._frozen is not None:
+            await topics.acknowledged()  # this run ends soon, and nobody waits for its next micro-batch
 
     def stop(self) -> None:
         """Close the readers. Spark does not always call it; nothing rests on it."""

@@ -12,7 +12,7 @@ from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.chunks import Chunks
 from pulsar_txn.pipeline.spark.source.columns import Rows
 from pulsar_txn.pipeline.spark.source.layout import Layout
-from pulsar_txn.pipeline.spark.source.loss import report_loss
+from pulsar_txn.pipeline.spark.source.loss import report_unreadable
 from pulsar_txn.pipeline.spark.source.messages import MessageReader
 from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
@@ -74,7 +74,7 @@ class _RangeTask:
             if opened is not None:
                 rows.add(entry.position, opened)
         except UnreadableEntryError as error:
-            report_loss(self._options, f"{self._topic}: the entry {entry.position} cannot be read: {error}")
+            report_unreadable(self._options, f"{self._topic}: the entry {entry.position} cannot be read: {error}")
 
 
 def partition_number(topic: str) -> int:
