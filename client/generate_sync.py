@@ -76,7 +76,8 @@ OBSERVE = "self._living.observe(self._inner.{}_observer, observer, functools.par
 REPEATED = (
     "pauses = backoff or growing_pauses(self._living.core)\n"
     "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
-    "        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)"
+    "        block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)\n"
+    "        return run_transaction(self._loop, block, work, left)"
 )
 LIVING = {
     "__aenter__": "self._living.check_open()\n        return self",
@@ -94,13 +95,14 @@ BODIES = {
     "Transaction.send": "return producer.send(value, txn=self, **options)",
     "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
     "ManagedTransaction.__aenter__": "txn = self._loop.run(self._inner.__aenter__)\n"
-    "        self._around.enter(txn.inside if self._inner.ambient else None)\n        return Transaction(self._loop, txn)",
+    "        self._around.enter(txn.inside, joins=self._inner.ambient)\n        return Transaction(self._loop, txn)",
     "ManagedTransaction.__aexit__": "self._around.leave()\n"
     "        swallowed: bool = from_here(self._loop.run, lambda: self._inner.__aexit__(kind, error, traceback))\n"
     "        return swallowed",
     "Transaction.commit": "from_here(self._loop.run, lambda: self._inner.commit(timeout=timeout))",
     "TransactionalBatchBlock.__aenter__": "batch = self._loop.run(self._inner.__aenter__)\n"
-    "        self._around.enter(None)\n        return TransactionalBatch(self._loop, batch)",
+    "        self._around.enter(batch.txn.inside, joins=self._inner.ambient)\n"
+    "        return TransactionalBatch(self._loop, batch)",
     "TransactionalBatchBlock.__aexit__": LEAVE,
     "Producer.send": f"{MORE}\n        return self._sending.send(value, inner(txn), more)",
     "Producer.send_nowait": f"{MORE}\n        return self._sending.send_nowait(value, inner(txn), more)",
@@ -148,11 +150,11 @@ BODIES = {
     "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
     "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
     '            raise refused("consumer", consumer, "a consumer of this client")\n'
-    '        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency\n'
+    '        chosen = options_of(PipelineOptions, options, "pipeline")\n'
     "        told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)\n"
     "        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)\n"
     "        batch = functools.partial(TransactionalBatch, self._loop)\n"
-    "        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)",
+    "        return run_pipeline(self._loop, run, handler, batch, stop, chosen.concurrency, ambient=chosen.ambient)",
     "Client.add_interceptors": "self._opening.interceptors.add(interceptors)",
     **{f"{owner}.{method}": body for owner in ("Coordinator", "Client") for method, body in LIVING.items()},
 }
@@ -378,7 +380,7 @@ def _is_public(method: str) -> bool:
 
 
 def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    decorators = [ast.unparse(each) for each in node.decorator_list]
+    decorators = [text for each in node.decorator_list if (text := ast.unparse(each)) != "marked"]
     name = RENAMED.get(node.name, node.name)
     returns = _annotation(node.returns)
     text = "".join(f"\n    @{each}" for each in decorators)
@@ -416,7 +418,7 @@ def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: li
         return f"self._inner.{node.name}()\n        raise AssertionError"
     arguments = _arguments(node)
     call = f"lambda: self._inner.{node.name}({arguments})" if arguments else f"self._inner.{node.name}"
-    how = "run" if isinstance(node, ast.AsyncFunctionDef) else "submit" if returns.startswith("Future") else "call"
+    how = "run" if _is_asynchronous(node) else "submit" if returns.startswith("Future") else "call"
     result = f"self._loop.{how}({call})"
     if returns == "Self":
         return f"{result}\n        return self"
@@ -441,8 +443,13 @@ def _signature(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return ast.unparse(arguments)
 
 
+def _is_asynchronous(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return isinstance(node, ast.AsyncFunctionDef) or ast.unparse(node.returns or node).startswith("Coroutine[")
+
+
 def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
+    text = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", text)
     text = OF_ASYNCIO.sub(r"\1", text)  # what our own classes hand out
     for protocol, twin in PROTOCOLS.items():
         text = text.replace(protocol, twin)

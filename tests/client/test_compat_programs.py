@@ -102,7 +102,8 @@ def test_the_asyncio_classes_have_the_official_methods_and_arguments(cls):
     for name in (name for name in vars(theirs) if not name.startswith("_")):
         expected = list(inspect.signature(getattr(theirs, name)).parameters)
         assert [each for each in inspect.signature(getattr(mine, name)).parameters if each != "txn"] == expected
-        assert inspect.iscoroutinefunction(getattr(mine, name)) == inspect.iscoroutinefunction(getattr(theirs, name))
+        if hasattr(inspect, "markcoroutinefunction") or "txn" not in inspect.signature(getattr(mine, name)).parameters:
+            assert inspect.iscoroutinefunction(getattr(mine, name)) == inspect.iscoroutinefunction(getattr(theirs, name))
 
 
 # --- which name is shown by which program ----------------------------------------------------------------------------------

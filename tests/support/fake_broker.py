@@ -330,6 +330,9 @@ class FakeTransaction:
     def in_time(self):
         return True
 
+    def called(self, _call):
+        """As the unit's."""
+
     def send_finished(self, _topic, messages, error):
         self.finished.append((messages, error))
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pulsar_txn.client._checks import check_call
 from pulsar_txn.client.errors import InvalidConfiguration
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -23,6 +24,18 @@ def check_takes_one(function: object, what: str) -> None:
         signature.bind(None)
     except TypeError as error:
         raise InvalidConfiguration(f"{what} is called with one argument, and takes {signature}: {error}") from error
+
+
+def marked(function: F) -> F:
+    """A plain function that returns a coroutine, for those that ask whether it is a coroutine function: mocks, for instance."""
+    mark: Callable[[F], F] | None = getattr(inspect, "markcoroutinefunction", None)  # newer than Python 3.11
+    return function if mark is None else mark(function)
+
+
+def named_as_public(function: F) -> F:
+    """The asynchronous part of a public method: its coroutines have the name of that one, for warnings of Python."""
+    function.__qualname__ = function.__qualname__.replace("._", ".")
+    return function
 
 
 async def awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:

@@ -27,6 +27,7 @@ class RunOptionsDict(TypedDict, total=False):
     name: str | None
     backoff: Pauses | None
     retry_unknown: bool
+    ambient: bool
 
 
 class Decorator(Protocol):

@@ -585,7 +585,8 @@ class AsyncClient(BeginsTransactions):
     ) -> PipelineResult:
         """Consume, process, produce, until `stop` is set: `await handler(batch)` in one transaction per batch.
 
-        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        The handler sends with `txn=batch.txn`, or with `ambient` without it; every message of the batch is acknowledged in
+        the same transaction.
         Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
         transaction's.
         `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).

@@ -3,6 +3,7 @@
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """
 
+from pulsar_txn.client._callables import marked
 from pulsar_txn.client._tracebacks import ErrorKinds
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
@@ -28,7 +29,7 @@ from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
 from pulsar_txn.client.txn.attempts import growing_pauses
 from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
 from pulsar_txn.client.txn.managed import open_now
@@ -39,6 +40,7 @@ from pulsar_txn.wire.varints import varint
 __all__ = [
     "AMBIENT",
     "FIRST_MESSAGES",
+    "NOT_SAID",
     "NO_ASSIGN_TOPIC",
     "PROTOBUF_NATIVE",
     "TRANSACTIONS_OFF",
@@ -70,8 +72,10 @@ __all__ = [
     "is_fatal",
     "is_open",
     "key_partition",
+    "marked",
     "monotonic_seconds",
     "need",
+    "noted",
     "open_for_others",
     "open_now",
     "parse_service_url",

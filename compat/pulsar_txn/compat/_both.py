@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.inside import NOT_SAID, marked, noted
 from pulsar_txn.compat.exceptions import translated
 
 P = ParamSpec("P")
@@ -21,15 +22,29 @@ async def done(result: T | Awaitable[T]) -> T:
     return result
 
 
-def awaiting(body: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """A body as a method of the asyncio client: our errors are raised under their official names."""
+def awaiting(body: Callable[P, Coroutine[Any, Any, T]], *, of_unit: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A body as a method of the asyncio client: our errors are raised under their official names.
+
+    What is called with `txn=`, or is an operation of a unit itself, has to be awaited before the commit, as in our client.
+    """
+    takes_txn = "txn" in inspect.signature(body).parameters
 
     @functools.wraps(body)
-    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await body(*args, **kwargs)
         except PulsarError as error:
             raise translated(error) from error
+
+    if not (takes_txn or of_unit):
+        return run
+
+    @marked
+    @functools.wraps(body)
+    def called(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        call = run(*args, **kwargs)
+        txn: Any = args[0] if of_unit else kwargs.get("txn", NOT_SAID)
+        return noted(call, txn.native() if hasattr(txn, "native") else txn)
 
     return called
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pulsar_txn.client.inside import NOT_SAID
 from pulsar_txn.compat._arguments import check
 from pulsar_txn.compat._both import done
 from pulsar_txn.compat.exceptions import BY_NAME, mapped
@@ -70,13 +71,15 @@ def _target_of(messageid: Any) -> Any:
     raise ValueError(f"a MessageId or a time in milliseconds is needed, not {type(messageid).__name__}")
 
 
-async def acknowledge(self: Consuming, message: Message | MessageId | list[Message | MessageId], *, txn: Any = None) -> None:
+async def acknowledge(
+    self: Consuming, message: Message | MessageId | list[Message | MessageId], *, txn: Any = NOT_SAID
+) -> None:
     """Acknowledge a message or an id, or a list of them; `txn` is one of `client.transaction()`."""
     those = [_acknowledged(each) for each in message] if isinstance(message, list) else _acknowledged(message)
     await done(self._twin.acknowledge(those, txn=native(txn)))
 
 
-async def acknowledge_cumulative(self: Consuming, message: Message | MessageId, *, txn: Any = None) -> None:
+async def acknowledge_cumulative(self: Consuming, message: Message | MessageId, *, txn: Any = NOT_SAID) -> None:
     """Acknowledge everything of its partition up to and with it."""
     if not self._twin.consumer_type.is_single:
         raise BY_NAME["CumulativeAcknowledgementNotAllowedError"](

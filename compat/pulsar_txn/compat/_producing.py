@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pulsar_txn.client.inside import NOT_SAID
 from pulsar_txn.compat._arguments import check_optional
 from pulsar_txn.compat._both import done
 from pulsar_txn.compat.exceptions import mapped
@@ -108,7 +109,7 @@ async def send(
     deliver_at: int | None = None,
     deliver_after: timedelta | None = None,
     *,
-    txn: Any = None,
+    txn: Any = NOT_SAID,
 ) -> MessageId:
     """Send one value and wait for its receipt; None is a tombstone. `txn` is one of `client.transaction()`.
 

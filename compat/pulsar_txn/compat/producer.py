@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, TransactionStateError
-from pulsar_txn.client.inside import Condition, Future, Slots, WorkerThread
+from pulsar_txn.client.inside import NOT_SAID, Condition, Future, Slots, WorkerThread
 from pulsar_txn.compat import _producing
 from pulsar_txn.compat._both import blocking
 from pulsar_txn.compat.enums import Result
@@ -85,7 +85,7 @@ class Producer(_producing.Producing):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
         *,
-        txn: Unit | None = None,
+        txn: Unit | None = NOT_SAID,
     ) -> None:
         """Queue one value; `callback(result, message_id)` is called on a worker thread once it is stored, or failed.
 

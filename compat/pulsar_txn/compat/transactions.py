@@ -158,8 +158,8 @@ class Transaction(Unit):
 class AsyncTransaction(Unit):
     """What `client.begin_transaction()` of the asyncio client returns, and what its blocks yield; give it as `txn=`."""
 
-    send = awaiting(_send)
-    acknowledge = awaiting(_acknowledge)
+    send = awaiting(_send, of_unit=True)
+    acknowledge = awaiting(_acknowledge, of_unit=True)
     commit = awaiting(_commit)
     abort = awaiting(_abort)
     wait_closed = awaiting(_wait_closed)

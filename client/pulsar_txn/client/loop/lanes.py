@@ -228,7 +228,7 @@ class Lane(Generic[T]):
         txn = AsyncTransaction(unit)
         error: Exception | None = None
         try:
-            async with AsyncManagedTransaction(unit):
+            async with AsyncManagedTransaction(unit, ambient=self._shared.options.ambient):
                 joined = self._holder.join(group, unit)
                 await work(AsyncTransactionalBatch(self._consumer, group, txn))
         except Exception as failed:  # noqa: BLE001 - judged below; what no further attempt mends is raised

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import attrs
 
-from pulsar_txn.client._checks import as_seconds, one_of, seconds, seconds_of, whole
+from pulsar_txn.client._checks import as_seconds, flag, one_of, seconds, seconds_of, whole
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION, check_initial
 from pulsar_txn.client.receive.message import Message
 
@@ -65,6 +65,8 @@ class PipelineOptions:
     dead_letter_topic: str | None = None
     initial_subscription: str | None = attrs.field(default=LETTERS_SUBSCRIPTION, validator=check_initial)
     """The subscription of the dead-letter topic that keeps the letters; with None nobody makes one."""
+    ambient: bool = attrs.field(default=False, validator=flag)
+    """Whether operations of the handler without `txn=` take part in the batch's transaction."""
 
 
 class PipelineOptionsDict(TypedDict, total=False):
@@ -78,3 +80,4 @@ class PipelineOptionsDict(TypedDict, total=False):
     max_aborts: int
     dead_letter_topic: str | None
     initial_subscription: str | None
+    ambient: bool

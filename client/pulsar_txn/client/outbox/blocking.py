@@ -96,6 +96,7 @@ class Outbox:
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         abort_on_disconnect: bool = False,
+        ambient: bool = False,
     ) -> OutboxTransaction:
         """A block over a database connection; see `AsyncOutbox.transaction`.
 
@@ -106,6 +107,7 @@ class Outbox:
             "name": name,
             "commit_timeout": commit_timeout,
             "abort_on_disconnect": abort_on_disconnect,
+            "ambient": ambient,
         }
         return OutboxTransaction(self, self._parts.block(connection, options))
 

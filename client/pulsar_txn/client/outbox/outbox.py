@@ -124,12 +124,13 @@ class AsyncOutbox:
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         abort_on_disconnect: bool = False,
+        ambient: bool = False,
     ) -> AsyncOutboxTransaction:
         """A block over a database connection: `async with outbox.transaction(connection) as txn: …`.
 
         Entering it begins both transactions; an open one of the connection is joined, except with asyncpg. Leaving it waits for
         the sends and acknowledgements of `txn`, writes the row, prepares, commits the database, and then Pulsar. Leave commit
-        and rollback of the connection to it. `timeout`, `name`, `commit_timeout`, `abort_on_disconnect` as those of
+        and rollback of the connection to it. `timeout`, `name`, `commit_timeout`, `abort_on_disconnect`, `ambient` as those of
         `client.transaction()`: the timeout holds until the database's commit begins.
 
         Entering raises OutboxWrongDatabase, before anything begins, when the connection and `connect` lead to different
@@ -147,6 +148,7 @@ class AsyncOutbox:
             "name": name,
             "commit_timeout": commit_timeout,
             "abort_on_disconnect": abort_on_disconnect,
+            "ambient": ambient,
         }
         return AsyncOutboxTransaction(self, self._parts.block(connection, options))
 

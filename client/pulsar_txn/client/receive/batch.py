@@ -80,12 +80,14 @@ class AsyncTransactionalBatchBlock(Generic[T]):
         max_messages: int,
         max_wait: float | timedelta | None,
         eager: bool,
+        ambient: bool,
     ) -> None:
         self._consumer = consumer
         self._new_unit = new_unit
         self._max_messages = max_messages
         self._max_wait = max_wait
         self._eager = eager
+        self.ambient = ambient
         self._block: AsyncManagedTransaction | None = None
 
     async def __aenter__(self) -> AsyncTransactionalBatch[T]:
@@ -95,7 +97,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
                 "consumer.transactional_batch() can be entered once", hint="call consumer.transactional_batch() again"
             )
         inside, unit = self._consumer.inside, self._new_unit()
-        self._block = AsyncManagedTransaction(unit, eager=self._eager)
+        self._block = AsyncManagedTransaction(unit, eager=self._eager, ambient=self.ambient)
         inside.check_open()
         unit.looks_for_input(inside.core)
         await inside.ready(self._max_messages, self._max_wait)

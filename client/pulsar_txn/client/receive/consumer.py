@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from pulsar_txn.client._callables import marked, named_as_public
 from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
 from pulsar_txn.client.net.core import Core, run_all
@@ -20,7 +21,7 @@ from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
@@ -211,13 +212,14 @@ class AsyncConsumer(Generic[T]):
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
-    async def acknowledge(
+    @marked
+    def acknowledge(
         self,
         message: Acknowledged | Sequence[Acknowledged],
         *,
-        txn: AsyncTransaction | None = None,
+        txn: AsyncTransaction | None = NOT_SAID,
         receipt: bool | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Acknowledge a message, an id, or many of them. It has no effect for topics that no longer match a pattern.
 
         Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
@@ -230,6 +232,13 @@ class AsyncConsumer(Generic[T]):
         InvalidConfiguration for an id that does not say the size of its batch, when it is not known here.
         If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
         """
+        call = self._acknowledge(message, txn, receipt)
+        return call if txn is NOT_SAID and AMBIENT.get() is None else noted(call, txn)
+
+    @named_as_public
+    async def _acknowledge(
+        self, message: Acknowledged | Sequence[Acknowledged], txn: AsyncTransaction | None, receipt: bool | None
+    ) -> None:
         inside = self.inside
         inside.check_open()
         unit = inside.unit(txn)
@@ -244,13 +253,18 @@ class AsyncConsumer(Generic[T]):
                 return
         await inside.settling.acknowledge(message, unit, receipt=receipt)
 
-    async def acknowledge_cumulative(
-        self, message: Acknowledged, *, txn: AsyncTransaction | None = None, receipt: bool | None = None
-    ) -> None:
+    @marked
+    def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: AsyncTransaction | None = NOT_SAID, receipt: bool | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
 
         Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
         """
+        return noted(self._acknowledge_cumulative(message, txn, receipt), txn)
+
+    @named_as_public
+    async def _acknowledge_cumulative(self, message: Acknowledged, txn: AsyncTransaction | None, receipt: bool | None) -> None:
         self.inside.check_open()
         await self.inside.settling.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
 
@@ -266,22 +280,34 @@ class AsyncConsumer(Generic[T]):
         self.inside.check_open()
         self.inside.settling.negative_acknowledge(message, delay)
 
-    async def reconsume_later(
+    @marked
+    def reconsume_later(
         self,
         message: Message[T],
         *,
         delay: float | timedelta = 0.0,
         properties: Mapping[str, str] | None = None,
-        txn: AsyncTransaction | None = None,
-    ) -> None:
+        txn: AsyncTransaction | None = NOT_SAID,
+    ) -> Coroutine[Any, Any, None]:
         """Postpone a message: send it to the retry topic, from which it comes again after `delay`, and acknowledge it here.
 
         `properties` are added to it. A message that was postponed `max_redeliver_count` times goes to the dead-letter topic.
         In a transaction both happen or neither; without one a crash between the two leaves it twice. Needs a
         `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
         """
+        return noted(self._reconsume_later(message, delay, properties, txn), txn)
+
+    @named_as_public
+    async def _reconsume_later(
+        self,
+        message: Message[T],
+        delay: float | timedelta,
+        properties: Mapping[str, str] | None,
+        txn: AsyncTransaction | None,
+    ) -> None:
         self.inside.check_open()
-        await self.inside.settling.reconsume_later(message, delay, properties, txn, self.inside.unit(txn))
+        said = None if txn is NOT_SAID else txn
+        await self.inside.settling.reconsume_later(message, delay, properties, said, self.inside.unit(txn))
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
@@ -319,11 +345,13 @@ class AsyncConsumer(Generic[T]):
         *,
         name: str | None = None,
         eager: bool = False,
+        ambient: bool = False,
     ) -> AsyncTransactionalBatchBlock[T]:
         """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
 
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
-        `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
+        `client.transaction()`, and so is `ambient`; the transaction opens with the first operation in it, with `eager` on
+        entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
         again. Raises the errors of receiving and of managed blocks; see `pulsar_txn.client.receive.batch`.
         """
@@ -334,6 +362,7 @@ class AsyncConsumer(Generic[T]):
             max_messages=max_messages,
             max_wait=max_wait,
             eager=eager,
+            ambient=ambient,
         )
 
     # --- the subscription ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pulsar_txn.client.receive.parts import Parts
 from pulsar_txn.client.receive.redelivery import AckTimeouts, NackTracker
 from pulsar_txn.client.receive.settling import Settling
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.ambient import NOT_SAID, unit_of
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.topics import TopicName
@@ -147,7 +147,14 @@ class Inside(Generic[T]):
 
         Readers and table views only keep their place with what they receive, which is nobody's unit of work.
         """
-        return unit_of(txn) if txn is not None or self.options.durable else None
+        if not self.options.durable and (txn is None or txn is NOT_SAID):
+            return None
+        return unit_of(txn, self)
+
+    @property
+    def operation(self) -> str:
+        """See `enlist.Caller`."""
+        return f"an acknowledgement on {self.parts.topic}"
 
     def deadline(self, timeout: float | timedelta | None, what: str) -> float | None:
         """When the wait is over, on the runtime's clock; None for never."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import attrs
 
+from pulsar_txn.client._callables import marked, named_as_public
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.resource_stats import ProducerStats
@@ -20,7 +21,7 @@ from pulsar_txn.client.send.budget import Budget, LimitedBudget
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.partitions import Partitions
-from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted, unit_of
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
@@ -34,8 +35,14 @@ class Beside:
     """What a producer does for the blocking client, which has encoded the value in another thread."""
 
     core: Core
+    topic: TopicName
     send_payload: Callable[[bytes, Enlisting | None, SendTicket], None]
     takes: Callable[[int, int, int], bool]
+
+    @property
+    def operation(self) -> str:
+        """See `enlist.Caller`."""
+        return f"a send to {self.topic}"
 
 
 class AsyncProducer(Generic[T]):
@@ -45,6 +52,8 @@ class AsyncProducer(Generic[T]):
     BatchingType.KEY_BASED those of one key). Batches never mix transactions, so sends of different transactions, or inside
     and outside of one, may leave in another order than that of the calls, except sends with a `sequence_id` of their own.
     A transaction's first sends wait until the coordinator knows the partition; all others pass them meanwhile.
+
+    A `send` with `txn` that was called and never awaited makes the commit fail.
     """
 
     def __init__(self, core: Core, partitions: Partitions, budget: Budget, schema: Schema[T], options: ProducerOptions) -> None:
@@ -58,7 +67,7 @@ class AsyncProducer(Generic[T]):
         self._pairs = schema if isinstance(schema, PairSchema) else None
         self._block_if_full = options.block_if_full
         self._closed = False
-        self._beside = Beside(core, self._send_payload, self._takes)
+        self._beside = Beside(core, partitions.topic, self._send_payload, self._takes)
         self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -104,11 +113,12 @@ class AsyncProducer(Generic[T]):
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def send(
+    @marked
+    def send(
         self,
         value: T | None,
         *,
-        txn: AsyncTransaction | None = None,
+        txn: AsyncTransaction | None = NOT_SAID,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -118,7 +128,7 @@ class AsyncProducer(Generic[T]):
         deliver_after: float | timedelta | None = None,
         replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
-    ) -> MessageId:
+    ) -> Coroutine[Any, Any, MessageId]:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
         First waits while the producer's limits, or the client's `memory_limit`, are reached (ProducerQueueFull or
@@ -131,11 +141,29 @@ class AsyncProducer(Generic[T]):
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
         room, nothing is sent; if cancelled later, the message is sent nevertheless.
         """
+        call = self._send(
+            value,
+            txn,
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            deliver_at,
+            deliver_after,
+            replicate_to,
+            partition,
+        )
+        return call if txn is NOT_SAID and AMBIENT.get() is None else noted(call, txn)
+
+    @named_as_public
+    async def _send(self, value: T | None, txn: AsyncTransaction | None, *more: Any) -> MessageId:
         self._core.check_here()
         while self._budget.full and not self._closed:
             if not self._block_if_full:
                 raise self._budget.refusal(self.topic)
             await self._budget.room()
+        key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition = more
         return await self.send_nowait(
             value,
             txn=txn,
@@ -154,7 +182,7 @@ class AsyncProducer(Generic[T]):
         self,
         value: T | None,
         *,
-        txn: AsyncTransaction | None = None,
+        txn: AsyncTransaction | None = NOT_SAID,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -175,7 +203,7 @@ class AsyncProducer(Generic[T]):
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = unit_of(txn)
+        unit = unit_of(txn, self._beside)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         steps: list[OutgoingMessage] = []
@@ -225,13 +253,25 @@ class AsyncProducer(Generic[T]):
             in_flight_bytes=budget.bytes,
         )
 
-    async def send_encoded(
-        self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
-    ) -> MessageId:
+    @marked
+    def send_encoded(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: AsyncTransaction | None = NOT_SAID,
+        key: str | None = None,
+        partition: int | None = None,
+    ) -> Coroutine[Any, Any, MessageId]:
         """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
 
         The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
         """
+        return noted(self._send_encoded(batch, txn, key, partition), txn)
+
+    @named_as_public
+    async def _send_encoded(
+        self, batch: EncodedBatch, txn: AsyncTransaction | None, key: str | None, partition: int | None
+    ) -> MessageId:
         self._core.check_here()
         while self._budget.full and not self._closed:
             if not self._block_if_full:
@@ -240,14 +280,19 @@ class AsyncProducer(Generic[T]):
         return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
 
     def send_encoded_nowait(
-        self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: AsyncTransaction | None = NOT_SAID,
+        key: str | None = None,
+        partition: int | None = None,
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         if thread_id() != self._thread or not self._loop.is_running():  # a third of the cost of `check_here`
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = unit_of(txn)
+        unit = unit_of(txn, self._beside)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         partitions = self._partitions

@@ -16,7 +16,7 @@ from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader, newest_of
 from pulsar_txn.client.sync.twin import SyncLoop
-from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.ambient import joined_unit
 from pulsar_txn.wire.ids import MessageId
 
 T = TypeVar("T")
@@ -87,6 +87,7 @@ class Receiving(Generic[T]):
 
     def acknowledge(self, message: Acknowledged | Sequence[Acknowledged], unit: Any, receipt: bool | None) -> None:
         """As `AsyncConsumer.acknowledge`; without a transaction and a receipt it is left to the loop."""
+        unit = self._consumer.inside.unit(unit)
         if unit is not None or receipt or not self._nobody_waits(message):
             self._loop.run(functools.partial(self._consumer.acknowledge, message, txn=unit, receipt=receipt))
             return
@@ -105,6 +106,7 @@ class Receiving(Generic[T]):
 
     def acknowledge_cumulative(self, message: Acknowledged, unit: Any, receipt: bool | None) -> None:
         """As `AsyncConsumer.acknowledge_cumulative`; without a transaction and a receipt it is left to the loop."""
+        unit = self._consumer.inside.unit(unit)
         waits = unit is not None or receipt or not self._consumer.consumer_type.is_single
         if not waits and self._nobody_waits(message) and isinstance(message, Message):
             self._taking.soon(functools.partial(self._consumer.inside.acknowledge_soon, [message], cumulative=True))
@@ -113,7 +115,7 @@ class Receiving(Generic[T]):
 
     def _nobody_waits(self, message: Acknowledged | Sequence[Acknowledged]) -> TypeGuard[Message[T] | Sequence[Message[T]]]:
         """Whether its acknowledgement can be left to the loop: none may be refused, and none is answered."""
-        if AMBIENT.get() is not None or isinstance(message, MessageId):
+        if isinstance(message, MessageId):
             return False
         may = self._consumer.inside.may_acknowledge_soon
         if isinstance(message, Message):
@@ -129,7 +131,7 @@ class Receiving(Generic[T]):
 
 def _joins(unit: Any) -> bool:
     """Whether what is received joins a transaction, which only the loop may touch."""
-    return unit is not None or AMBIENT.get() is not None
+    return unit is not None or joined_unit() is not None
 
 
 class Reading(Generic[T]):

@@ -76,8 +76,9 @@ class Sending(Generic[T]):
 
     def send(self, value: T | None, unit: Any, more: More) -> MessageId:
         """As `AsyncProducer.send`."""
+        unit = unit_of(unit, self._producer.inside)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
-            return self._send_payload(self._encode(value), unit_of(unit))
+            return self._send_payload(self._encode(value), unit)
         message = _message(value, more)
         if self._chain is None:
             arguments = self._arguments(message, unit, more[4:])
@@ -95,9 +96,10 @@ class Sending(Generic[T]):
     def send_nowait(self, value: T | None, unit: Any, more: More) -> Future[MessageId]:
         """As `AsyncProducer.send_nowait`."""
         self._check_callbacks()
+        unit = unit_of(unit, self._producer.inside)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
-            ticket = self._submit_payload(payload, unit_of(unit))
+            ticket = self._submit_payload(payload, unit)
             return ticket or self._loop.submit(lambda: self._producer.send_nowait(payload, txn=unit))
         message = _message(value, more)
         if self._chain is None:
@@ -114,11 +116,13 @@ class Sending(Generic[T]):
 
     def send_encoded(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> MessageId:
         """As `AsyncProducer.send_encoded`."""
+        unit = unit_of(unit, self._producer.inside)
         chosen = self._routed(key, b"", partition)
         return self._loop.run(lambda: self._producer.send_encoded(batch, txn=unit, key=key, partition=chosen))
 
     def send_encoded_nowait(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> Future[MessageId]:
         """As `AsyncProducer.send_encoded_nowait`."""
+        unit = unit_of(unit, self._producer.inside)
         self._check_callbacks()
         chosen = self._routed(key, b"", partition)
         return self._loop.submit(lambda: self._producer.send_encoded_nowait(batch, txn=unit, key=key, partition=chosen))

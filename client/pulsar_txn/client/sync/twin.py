@@ -14,6 +14,7 @@ from pulsar_txn.client.net.tickets import Ticket
 from pulsar_txn.client.sync.callbacks import Callbacks
 from pulsar_txn.client.sync.closing import Resident, close_at_exit, close_hastily, core_of
 from pulsar_txn.client.sync.loop_thread import LoopThread
+from pulsar_txn.client.txn.ambient import NOT_SAID
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -121,10 +122,15 @@ class GenericTwin(Twin[I], Generic[I, T]):
 
 
 def inner(twin: Any) -> Any:
-    """The asyncio object of a twin; None for None. UsageError for anything else: it was given as a transaction."""
+    """The asyncio object of a twin; None for None, and what was not said stays so.
+
+    UsageError for anything else: it was given as a transaction.
+    """
     match twin:
         case None:
             return None
         case Twin(_inner=found):
             return found
+        case _ if twin is NOT_SAID:
+            return twin
     raise no_transaction(twin)

@@ -46,7 +46,7 @@ from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
-from pulsar_txn.client.txn.ambient import Surroundings
+from pulsar_txn.client.txn.ambient import NOT_SAID, Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
@@ -212,7 +212,7 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
     def __enter__(self) -> Transaction:
         """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
         txn = self._loop.run(self._inner.__aenter__)
-        self._around.enter(txn.inside if self._inner.ambient else None)
+        self._around.enter(txn.inside, joins=self._inner.ambient)
         return Transaction(self._loop, txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -293,7 +293,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         self,
         value: T | None,
         *,
-        txn: Transaction | None = None,
+        txn: Transaction | None = NOT_SAID,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -324,7 +324,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         self,
         value: T | None,
         *,
-        txn: Transaction | None = None,
+        txn: Transaction | None = NOT_SAID,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -352,7 +352,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         return self._loop.call(self._inner.stats)
 
     def send_encoded(
-        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+        self, batch: EncodedBatch, *, txn: Transaction | None = NOT_SAID, key: str | None = None, partition: int | None = None
     ) -> MessageId:
         """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
 
@@ -361,7 +361,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         return self._sending.send_encoded(batch, inner(txn), key, partition)
 
     def send_encoded_nowait(
-        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+        self, batch: EncodedBatch, *, txn: Transaction | None = NOT_SAID, key: str | None = None, partition: int | None = None
     ) -> Future[MessageId]:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)
@@ -581,7 +581,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
             raise StopIteration from None
 
     def acknowledge(
-        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
+        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = NOT_SAID, receipt: bool | None = None
     ) -> None:
         """Acknowledge a message, an id, or many of them. It has no effect for topics that no longer match a pattern.
 
@@ -599,7 +599,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self._receiving.acknowledge(message, inner(txn), receipt)
 
     def acknowledge_cumulative(
-        self, message: Acknowledged, *, txn: Transaction | None = None, receipt: bool | None = None
+        self, message: Acknowledged, *, txn: Transaction | None = NOT_SAID, receipt: bool | None = None
     ) -> None:
         """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
 
@@ -624,7 +624,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         *,
         delay: float | timedelta = 0.0,
         properties: Mapping[str, str] | None = None,
-        txn: Transaction | None = None,
+        txn: Transaction | None = NOT_SAID,
     ) -> None:
         """Postpone a message: send it to the retry topic, from which it comes again after `delay`, and acknowledge it here.
 
@@ -666,17 +666,23 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         *,
         name: str | None = None,
         eager: bool = False,
+        ambient: bool = False,
     ) -> TransactionalBatchBlock[T]:
         """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
 
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
-        `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
+        `client.transaction()`, and so is `ambient`; the transaction opens with the first operation in it, with `eager` on
+        entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
         again. Raises the errors of receiving and of managed blocks; see `pulsar_txn.client.receive.batch`.
         """
         return TransactionalBatchBlock[T](
             self._loop,
-            self._loop.call(lambda: self._inner.transactional_batch(max_messages, max_wait, timeout, name=name, eager=eager)),
+            self._loop.call(
+                lambda: self._inner.transactional_batch(
+                    max_messages, max_wait, timeout, name=name, eager=eager, ambient=ambient
+                )
+            ),
         )
 
     def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
@@ -776,7 +782,7 @@ class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
     def __enter__(self) -> TransactionalBatch[T]:
         """Receive, then open the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
         batch = self._loop.run(self._inner.__aenter__)
-        self._around.enter(None)
+        self._around.enter(batch.txn.inside, joins=self._inner.ambient)
         return TransactionalBatch(self._loop, batch)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -1191,6 +1197,7 @@ class Coordinator(Twin[AsyncCoordinator]):
         name: str | None = None,
         backoff: Pauses | None = None,
         retry_unknown: bool = False,
+        ambient: bool = False,
     ) -> T:
         """Run `work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
 
@@ -1198,6 +1205,7 @@ class Coordinator(Twin[AsyncCoordinator]):
         unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
         in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
         CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
+        `ambient` as for `transaction`.
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback.
 
@@ -1205,7 +1213,8 @@ class Coordinator(Twin[AsyncCoordinator]):
         """
         pauses = backoff or growing_pauses(self._living.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
-        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
+        block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
+        return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
@@ -1521,7 +1530,8 @@ class Client(Twin[AsyncClient]):
     ) -> PipelineResult:
         """Consume, process, produce, until `stop` is set: `handler(batch)` in one transaction per batch.
 
-        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        The handler sends with `txn=batch.txn`, or with `ambient` without it; every message of the batch is acknowledged in
+        the same transaction.
         Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
         transaction's.
         `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
@@ -1541,11 +1551,11 @@ class Client(Twin[AsyncClient]):
         """
         if not isinstance(consumer, Consumer):
             raise refused("consumer", consumer, "a consumer of this client")
-        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency
+        chosen = options_of(PipelineOptions, options, "pipeline")
         told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)
         run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)
         batch = functools.partial(TransactionalBatch, self._loop)
-        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
+        return run_pipeline(self._loop, run, handler, batch, stop, chosen.concurrency, ambient=chosen.ambient)
 
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""
@@ -1752,6 +1762,7 @@ class Client(Twin[AsyncClient]):
         name: str | None = None,
         backoff: Pauses | None = None,
         retry_unknown: bool = False,
+        ambient: bool = False,
     ) -> T:
         """Run `work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
 
@@ -1759,6 +1770,7 @@ class Client(Twin[AsyncClient]):
         unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
         in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
         CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
+        `ambient` as for `transaction`.
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback.
 
@@ -1766,7 +1778,8 @@ class Client(Twin[AsyncClient]):
         """
         pauses = backoff or growing_pauses(self._living.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
-        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
+        block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
+        return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""

@@ -13,7 +13,7 @@ from pulsar_txn.client._checks import check_methods
 from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.sync.desk import Desk
 from pulsar_txn.client.sync.twin import SyncLoop
-from pulsar_txn.client.txn.ambient import apart
+from pulsar_txn.client.txn.ambient import within
 from pulsar_txn.client.txn.attempts import Attempts
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ def run_pipeline(
     batch_of: Callable[[Any], Any],
     stop: Stop | None,
     concurrency: int,
+    *,
+    ambient: bool,
 ) -> PipelineResult:
     """Run the asyncio pipeline `run(handle, stop=…)` with a plain function as its handler.
 
@@ -68,7 +70,8 @@ def run_pipeline(
     desk = Desk(concurrency)
 
     async def handle(batch: Any) -> None:
-        not_awaitable(await desk.call(functools.partial(apart, handler), batch_of(batch)), handler)
+        handled = functools.partial(within, batch.txn.inside, ambient, handler)
+        not_awaitable(await desk.call(handled, batch_of(batch)), handler)
 
     async def work() -> PipelineResult:
         stopping = asyncio.Event()

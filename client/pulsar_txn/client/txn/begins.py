@@ -201,6 +201,7 @@ class BeginsTransactions:
         name: str | None = None,
         backoff: Pauses | None = None,
         retry_unknown: bool = False,
+        ambient: bool = False,
     ) -> T:
         """Run `await work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
 
@@ -208,6 +209,7 @@ class BeginsTransactions:
         unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
         in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
         CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
+        `ambient` as for `transaction`.
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
@@ -216,7 +218,7 @@ class BeginsTransactions:
         while True:
             result: Any = None
             try:
-                async with self.transaction(timeout=timeout, name=name) as txn:
+                async with self.transaction(timeout=timeout, name=name, ambient=ambient) as txn:
                     result = await awaited(work, txn)
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
                 if not await left.judge(error):

@@ -112,7 +112,8 @@ class Decision:
         self._committed()
 
     async def check_whole(self, end: float) -> None:
-        """Abort, and say why, when an operation has failed."""
+        """Abort, and say why, when an operation has failed, or was called and never awaited."""
+        self._operations.check_awaited()
         if self._life.failures:
             await self._abort_because(self._operation_failed(), end - self._monotonic(), settled=True)
 

@@ -1,4 +1,8 @@
-"""The warning of a commit that has nothing in it: mostly `txn=` was forgotten. Given once for each place of the program."""
+"""Warnings where `txn=` was mostly forgotten.
+
+* A commit that has nothing in it: once for each place of the program.
+* A send or an acknowledgement without `txn=` inside the block of an open transaction: once for each client.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +52,24 @@ def from_here(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class EmptyCommits:
-    """The places of one client's program that have committed a transaction with nothing in it."""
+    """What one client's program was told: the places that have committed a transaction with nothing in it, and so on."""
 
     def __init__(self) -> None:
         self._places: set[str] = set()
+        self._has_told_left_out = False
+
+    def left_out(self, call: str) -> None:
+        """Log a warning, unless one was logged already, for a call that is no part of the transaction around it."""
+        if self._has_told_left_out:
+            return
+        self._has_told_left_out = True
+        place = calling_place()
+        logger.warning(
+            "%s without txn=%s, inside the block of an open transaction, is no part of it: give txn=, or open the block with"
+            " ambient=True; txn=None says that it is meant. Further ones are not told",
+            call,
+            f" at {place}" if place else "",
+        )
 
     def warn(self, name: str | None, place: str | None) -> None:
         """Log a warning, unless one was logged for this place already."""

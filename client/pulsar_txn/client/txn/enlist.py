@@ -22,8 +22,8 @@ Acks go the same way with `enlist_ack` and `ack_finished`. What is received in a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias
 
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -65,6 +65,20 @@ class Input(Protocol):
 
         Called on the loop. What was acknowledged in it comes again after the abort (`when_ended`).
         """
+        ...
+
+
+class Caller(Protocol):
+    """A producer or consumer whose operations may join transactions."""
+
+    @property
+    def core(self) -> object:
+        """The core of its client."""
+        ...
+
+    @property
+    def operation(self) -> str:
+        """What it does, for a sentence: "a send to …"."""
         ...
 
 
@@ -136,6 +150,14 @@ class Enlisting(Protocol):
 
     def doom(self, error: BaseException) -> None:
         """An operation failed before it was started, where nobody could be told: nothing of the unit is to be committed."""
+        ...
+
+    def called(self, call: Coroutine[Any, Any, Any]) -> None:
+        """An operation was called in this transaction; it starts when it is awaited, and the commit looks whether it was."""
+        ...
+
+    def left_out(self, caller: Caller) -> None:
+        """An operation without `txn=` inside the block of this transaction, which does not join it."""
         ...
 
     def belongs_to(self, core: object) -> bool:

@@ -62,7 +62,7 @@ class AsyncManagedTransaction:
         self._entered = True
         if self._eager:
             await open_now(self._unit)
-        self._around.enter(self._unit if self.ambient else None)
+        self._around.enter(self._unit, joins=self.ambient)
         return AsyncTransaction(self._unit)
 
     async def __aexit__(

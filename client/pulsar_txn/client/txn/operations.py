@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final
 
+from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.txn.enlist import Flushable
 from pulsar_txn.client.txn.registrar import Target
+
+LOOK_AT: Final = 64
+"""Calls that are noted before it is looked which of them have started."""
 
 
 class Operations:
@@ -20,6 +25,8 @@ class Operations:
         self._targets: dict[tuple[str, str | None], Target] = {}
         self._flushables: dict[Flushable, None] = {}
         self._idle: asyncio.Future[bool] | None = None
+        self._calls: list[Coroutine[Any, Any, Any]] = []
+        self._look_at = LOOK_AT
         self._busy_targets = 0
         self._seconds_busy = self._busy_since = 0.0
 
@@ -27,6 +34,33 @@ class Operations:
     def any_started(self) -> bool:
         """Whether any operation was started, or may have been."""
         return bool(self._targets)
+
+    def called(self, call: Coroutine[Any, Any, Any]) -> None:
+        """An operation was called; whether somebody awaits it is seen at the end."""
+        self._calls.append(call)
+        if len(self._calls) >= self._look_at:
+            self._calls = _not_begun(self._calls)
+            self._look_at = max(LOOK_AT, 2 * len(self._calls))
+
+    def forget_calls(self) -> None:
+        """Nobody looks any more which of them have started."""
+        self._calls = []
+
+    def check_awaited(self) -> None:
+        """A call that nobody has awaited is no part of what is committed, so it fails."""
+        forgotten = _not_begun(self._calls)
+        self._calls = []
+        if not forgotten:
+            return
+        error = TransactionStateError(
+            f"{_name_of(forgotten[0])} was called in the transaction and never awaited"
+            + (f", and {len(forgotten) - 1} more calls" if len(forgotten) > 1 else ""),
+            hint="write await before it, or give it to a task that the block waits for",
+        )
+        error.fatal = True  # the program is at fault, and no message
+        self._failed(error)
+        for each in forgotten:
+            each.close()
 
     @property
     def in_flight(self) -> int:
@@ -98,3 +132,20 @@ class Operations:
     def _wake(self, all_ended: bool) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(all_ended)
+
+
+def _not_begun(calls: list[Any]) -> list[Any]:
+    """Coroutines that nobody has awaited so far, and nobody has closed."""
+    return [each for each in calls if each.cr_frame is not None and not each.cr_suspended and not each.cr_running]
+
+
+def _name_of(call: Any) -> str:
+    """As a program calls it, and of what it is a method."""
+    given = call.cr_frame.f_locals
+    owner = given["self"] if "self" in given else given["args"][0]
+    return f"{call.__qualname__}() of {owner!r}{_origin_of(call)}"
+
+
+def _origin_of(call: Any) -> str:
+    """Where it was called, which Python notes in asyncio's debug mode only."""
+    return f" at {call.cr_origin[0][0]}:{call.cr_origin[0][1]}" if call.cr_origin else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from pulsar_txn.client._callables import marked
 from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.txn.life import HELD
@@ -24,7 +25,7 @@ T = TypeVar("T")
 class Sends(Protocol[V]):
     """A producer, as far as a transaction calls it for the program."""
 
-    async def send(self, value: V | None, *, txn: AsyncTransaction) -> MessageId:
+    def send(self, value: V | None, *, txn: AsyncTransaction) -> Coroutine[Any, Any, MessageId]:
         """Send a value in a transaction."""
         ...
 
@@ -32,7 +33,7 @@ class Sends(Protocol[V]):
 class Acknowledges(Protocol[A]):
     """A consumer, as far as a transaction calls it for the program."""
 
-    async def acknowledge(self, message: A | Sequence[A], *, txn: AsyncTransaction) -> None:
+    def acknowledge(self, message: A | Sequence[A], *, txn: AsyncTransaction) -> Coroutine[Any, Any, None]:
         """Acknowledge in a transaction."""
         ...
 
@@ -116,15 +117,17 @@ class AsyncTransaction:
 
     # --- using it -----------------------------------------------------------------------------------------------------
 
-    async def send(self, producer: Sends[T], value: T | None, **options: Any) -> MessageId:
+    @marked
+    def send(self, producer: Sends[T], value: T | None, **options: Any) -> Coroutine[Any, Any, MessageId]:
         """`producer.send(value, txn=self, **options)`."""
         send: Any = producer.send
-        message_id: MessageId = await send(value, txn=self, **options)
-        return message_id
+        call: Coroutine[Any, Any, MessageId] = send(value, txn=self, **options)
+        return call
 
-    async def acknowledge(self, consumer: Acknowledges[Given], message: Given | Sequence[Given]) -> None:
+    @marked
+    def acknowledge(self, consumer: Acknowledges[Given], message: Given | Sequence[Given]) -> Coroutine[Any, Any, None]:
         """`consumer.acknowledge(message, txn=self)`."""
-        await consumer.acknowledge(message, txn=self)
+        return consumer.acknowledge(message, txn=self)
 
     def savepoint(self) -> NoReturn:
         """Refused with TransactionStateError: Pulsar has no savepoints."""

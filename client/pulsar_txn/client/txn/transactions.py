@@ -83,6 +83,7 @@ class Transactions:
 
     def _forget(self, unit: Unit) -> None:
         self._units.discard(unit)
+        unit.forget_calls()
         self._left_open = self._left_open or unit.life.left_to_group
 
     def _check_alone(self) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.txn.empty_commits import EmptyCommits
 from pulsar_txn.client.txn.ending import Ending
-from pulsar_txn.client.txn.enlist import Flushable, Input, SendCounter, WhenEnded
+from pulsar_txn.client.txn.enlist import Caller, Flushable, Input, SendCounter, WhenEnded
 from pulsar_txn.client.txn.inputs import Inputs
 from pulsar_txn.client.txn.life import Life, TransactionOptions
 from pulsar_txn.client.txn.opening import Opening
@@ -87,6 +87,11 @@ class Unit:
         self.inputs = Inputs(self.doom)
         self.opening = Opening(self.life, coordinators, monotonic)
         self._operations = Operations(self, monotonic, self.life.fail)
+        self._empty = EmptyCommits() if empty is None else empty
+        self.called = self._operations.called
+        """See `enlist.Enlisting`."""
+        self.forget_calls = self._operations.forget_calls
+        """It has ended: calls that were never awaited are left to the warnings of Python."""
         self._registrar = Registrar(self.opening, coordinators, self.opening.tally, monotonic, self._note_registered)
         self.ending = Ending(
             self.life,
@@ -97,7 +102,7 @@ class Unit:
             operation_timeout=operation_timeout,
             monotonic=monotonic,
             begins=self._note_ending,
-            empty=EmptyCommits() if empty is None else empty,
+            empty=self._empty,
             secret=secret,
         )
         self.life.when_lost = self.inputs.bring_back
@@ -208,6 +213,11 @@ class Unit:
     def in_time(self) -> bool:
         """See `enlist.Enlisting`."""
         return self.life.in_time()
+
+    def left_out(self, caller: Caller) -> None:
+        """See `enlist.Enlisting`."""
+        if self.usable and self.belongs_to(caller.core):
+            self._empty.left_out(caller.operation)
 
     def doom(self, error: BaseException) -> None:
         """An operation failed before it was started, where nobody could be told: nothing of the unit is to be committed."""
