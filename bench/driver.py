@@ -114,7 +114,7 @@ class Window:
 
 async def prefill(client: AsyncClient, topic: str, count: int) -> None:
     """Put `count` messages of one entry each into a topic."""
-    async with await client.create_producer(topic, batching=False, max_pending_messages=PRODUCER_QUEUE) as producer:
+    async with client.create_producer(topic, batching=False, max_pending_messages=PRODUCER_QUEUE) as producer:
         for _ in range(count):
             await producer.wait_for_room()
             producer.send_nowait(PAYLOAD)

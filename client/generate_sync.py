@@ -380,7 +380,7 @@ def _is_public(method: str) -> bool:
 
 
 def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    decorators = [text for each in node.decorator_list if (text := ast.unparse(each)) != "marked"]
+    decorators = [text for each in node.decorator_list if (text := ast.unparse(each)) not in {"marked", "opens"}]
     name = RENAMED.get(node.name, node.name)
     returns = _annotation(node.returns)
     text = "".join(f"\n    @{each}" for each in decorators)
@@ -449,7 +449,7 @@ def _is_asynchronous(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
-    text = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", text)
+    text = re.sub(r"^(?:Coroutine\[Any, Any, |Opened\[|Awaitable\[)(.*)\]$", r"\1", text)
     text = OF_ASYNCIO.sub(r"\1", text)  # what our own classes hand out
     for protocol, twin in PROTOCOLS.items():
         text = text.replace(protocol, twin)

@@ -69,7 +69,7 @@ async def transactions(client: AsyncClient, options: Any) -> dict[str, Any]:
         receiver_queue_size=1000,
     )
     per_point = options.count // POINTS
-    async with await client.create_producer(f"{topic}-in", batching=False) as feeder:
+    async with client.create_producer(f"{topic}-in", batching=False) as feeder:
         for _ in range(per_point * POINTS + GROUP):
             await feeder.wait_for_room()
             feeder.send_nowait(PAYLOAD)

@@ -104,7 +104,7 @@ async def fill(client: AsyncClient, options: Any) -> dict[str, Any]:
     per_batch = max(1, min(1000, (128 << 10) // (options.size + 20)))
     batch = encode_batch([bytes(options.size)] * per_batch)
     left = options.count
-    async with await client.create_producer(options.topic, batching=not options.single) as producer:
+    async with client.create_producer(options.topic, batching=not options.single) as producer:
         while left:
             await producer.wait_for_room()
             if left >= per_batch and not options.single:

@@ -50,7 +50,7 @@ def _create_topic(place: Place) -> None:
 async def _fill(place: Place) -> None:
     async with AsyncClient(place.url) as client:
         for partition in range(PARTITIONS):
-            async with await client.create_producer(f"{TOPIC}-partition-{partition}", max_pending_messages=100_000) as producer:
+            async with client.create_producer(f"{TOPIC}-partition-{partition}", max_pending_messages=100_000) as producer:
                 for first in range(partition * PER_ENTRY, place.rows, PER_ENTRY * PARTITIONS):
                     rows = [json_row(number) for number in range(first, min(first + PER_ENTRY, place.rows))]
                     producer_batch = encode_batch(rows)

@@ -33,7 +33,7 @@ class Seen:
 
 async def read_topic(client: AsyncClient, topic: str) -> list[Seen]:
     """Everything that is committed in a topic at this moment, in its order."""
-    async with await client.create_reader(topic) as reader:
+    async with client.create_reader(topic) as reader:
         seen: list[Seen] = []
         while await reader.has_message_available():
             seen += [Seen.of(message) for message in await reader.read_many(1000, max_wait=0.05)]
@@ -55,7 +55,7 @@ class Watch:
 
     async def follow(self, topic: str) -> None:
         """Read until cancelled; goes on over restarts of the broker."""
-        async with await self._client.create_reader(topic) as reader:
+        async with self._client.create_reader(topic) as reader:
             while True:
                 messages = await reader.read_many(1000, max_wait=_SAMPLE_SECONDS)
                 if messages:
@@ -64,7 +64,7 @@ class Watch:
 
     async def sample(self) -> None:
         """Ask for maxReadPosition until cancelled; while the broker is away there is nothing to note."""
-        async with await self._client.create_reader(self._topic) as reader:
+        async with self._client.create_reader(self._topic) as reader:
             while True:
                 try:
                     last = await reader.get_last_message_id()
@@ -86,7 +86,7 @@ class Arrival:
 
 async def follow_batches(client: AsyncClient, topic: str, arrivals: dict[int, Arrival]) -> None:
     """Note each micro-batch of a topic as it becomes visible, until cancelled; goes on over restarts of the broker."""
-    async with await client.create_reader(topic) as reader:
+    async with client.create_reader(topic) as reader:
         while True:
             for message in await reader.read_many(1000, max_wait=_SAMPLE_SECONDS):
                 now_ms = _now_ms()
@@ -98,7 +98,7 @@ async def follow_batches(client: AsyncClient, topic: str, arrivals: dict[int, Ar
 
 async def publish_times(client: AsyncClient, topic: str) -> list[int]:
     """When each message of a topic was published, in milliseconds since the epoch, in the topic's order."""
-    async with await client.create_reader(topic) as reader:
+    async with client.create_reader(topic) as reader:
         times: list[int] = []
         while await reader.has_message_available():
             times += [message.publish_time_ms for message in await reader.read_many(1000, max_wait=0.05)]

@@ -1,15 +1,23 @@
-"""Functions that a program gives us to call: whether they are of the kind that is awaited, or of the other."""
+"""Functions that a program gives us to call: whether they are of the kind that is awaited, or of the other.
+
+And what the client's own functions return to those who write `await` or `async with` before it.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from pulsar_txn.client._checks import check_call
 from pulsar_txn.client.errors import InvalidConfiguration
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=AbstractAsyncContextManager[Any])
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -60,3 +68,59 @@ def _wrong(text: str, hint: str) -> InvalidConfiguration:
     error = InvalidConfiguration(text, hint=hint)
     error.fatal = True  # no message is to blame, and no other attempt would be better
     return error
+
+
+class Opened(Coroutine[Any, Any, M], Generic[M]):
+    """What the client makes and a program closes: `await` gives it, and `async with` closes it as well.
+
+    A coroutine for everybody who takes one.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, M]) -> None:
+        self._call = call
+        self._made: M | None = None
+
+    def send(self, value: Any, /) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._call.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._call.throw(*error)
+
+    def close(self) -> None:
+        """See `collections.abc.Coroutine`."""
+        self._call.close()
+
+    def __await__(self) -> Generator[Any, Any, M]:
+        return self._call.__await__()
+
+    async def __aenter__(self) -> M:
+        self._made = made = await self._call
+        await made.__aenter__()
+        return made
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return None if self._made is None else await self._made.__aexit__(kind, error, traceback)
+
+
+def opens(function: Callable[P, Coroutine[Any, Any, M]]) -> Callable[P, Opened[M]]:
+    """A method whose result may be awaited, or entered with `async with`."""
+
+    @marked
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Opened[M]:
+        return Opened(function(*args, **kwargs))
+
+    return call
+
+
+class _Done(Awaitable[None]):
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+DONE: Final[Awaitable[None]] = _Done()
+"""What a call returns that is done already: a program may await it as those that wait."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from re import Pattern
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
+from pulsar_txn.client._callables import Opened, opens
 from pulsar_txn.client._checks import (
     check_call,
     check_methods,
@@ -220,15 +221,16 @@ class AsyncClient(BeginsTransactions):
         return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"
 
     @overload
-    async def create_producer(
+    def create_producer(
         self, topic: str, *, schema: None = None, **options: Unpack[ProducerOptionsDict]
-    ) -> AsyncProducer[bytes]: ...
+    ) -> Opened[AsyncProducer[bytes]]: ...
 
     @overload
-    async def create_producer(
+    def create_producer(
         self, topic: str, *, schema: Schema[T], **options: Unpack[ProducerOptionsDict]
-    ) -> AsyncProducer[T]: ...
+    ) -> Opened[AsyncProducer[T]]: ...
 
+    @opens
     async def create_producer(
         self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ProducerOptionsDict]
     ) -> AsyncProducer[Any]:
@@ -249,7 +251,7 @@ class AsyncClient(BeginsTransactions):
         return await open_producer(self._core, name, partitions, known, chosen)
 
     @overload
-    async def transactional_producer(
+    def transactional_producer(
         self,
         topic: str,
         *,
@@ -261,10 +263,10 @@ class AsyncClient(BeginsTransactions):
         prepare: bool = False,
         schema: None = None,
         **options: Unpack[ProducerOptionsDict],
-    ) -> AsyncTransactionalProducer[bytes]: ...
+    ) -> Opened[AsyncTransactionalProducer[bytes]]: ...
 
     @overload
-    async def transactional_producer(
+    def transactional_producer(
         self,
         topic: str,
         *,
@@ -276,8 +278,9 @@ class AsyncClient(BeginsTransactions):
         prepare: bool = False,
         schema: Schema[T],
         **options: Unpack[ProducerOptionsDict],
-    ) -> AsyncTransactionalProducer[T]: ...
+    ) -> Opened[AsyncTransactionalProducer[T]]: ...
 
+    @opens
     async def transactional_producer(
         self,
         topic: str,
@@ -308,25 +311,26 @@ class AsyncClient(BeginsTransactions):
         return await transactional(self, producer, terms)
 
     @overload
-    async def subscribe(
+    def subscribe(
         self,
         topic: str | Sequence[str] | Pattern[str],
         subscription: str,
         *,
         schema: None = None,
         **options: Unpack[ConsumerOptionsDict],
-    ) -> AsyncConsumer[bytes]: ...
+    ) -> Opened[AsyncConsumer[bytes]]: ...
 
     @overload
-    async def subscribe(
+    def subscribe(
         self,
         topic: str | Sequence[str] | Pattern[str],
         subscription: str,
         *,
         schema: Schema[T],
         **options: Unpack[ConsumerOptionsDict],
-    ) -> AsyncConsumer[T]: ...
+    ) -> Opened[AsyncConsumer[T]]: ...
 
+    @opens
     async def subscribe(
         self,
         topic: str | Sequence[str] | Pattern[str],
@@ -354,7 +358,7 @@ class AsyncClient(BeginsTransactions):
         return await self._consume([topic] if isinstance(topic, str) else topic, subscription, schema, chosen)
 
     @overload
-    async def create_reader(
+    def create_reader(
         self,
         topic: str,
         start: MessageId | datetime = EARLIEST_ID,
@@ -363,10 +367,10 @@ class AsyncClient(BeginsTransactions):
         reader_name: str | None = None,
         schema: None = None,
         **options: Unpack[ReaderOptionsDict],
-    ) -> AsyncReader[bytes]: ...
+    ) -> Opened[AsyncReader[bytes]]: ...
 
     @overload
-    async def create_reader(
+    def create_reader(
         self,
         topic: str,
         start: MessageId | datetime = EARLIEST_ID,
@@ -375,8 +379,9 @@ class AsyncClient(BeginsTransactions):
         reader_name: str | None = None,
         schema: Schema[T],
         **options: Unpack[ReaderOptionsDict],
-    ) -> AsyncReader[T]: ...
+    ) -> Opened[AsyncReader[T]]: ...
 
+    @opens
     async def create_reader(
         self,
         topic: str,
@@ -427,15 +432,16 @@ class AsyncClient(BeginsTransactions):
         return AsyncReader(await self._consume([topic], f"reader-{number:012x}", schema, chosen))
 
     @overload
-    async def create_table_view(
+    def create_table_view(
         self, topic: str, *, schema: None = None, **options: Unpack[ReaderOptionsDict]
-    ) -> AsyncTableView[bytes]: ...
+    ) -> Opened[AsyncTableView[bytes]]: ...
 
     @overload
-    async def create_table_view(
+    def create_table_view(
         self, topic: str, *, schema: Schema[T], **options: Unpack[ReaderOptionsDict]
-    ) -> AsyncTableView[T]: ...
+    ) -> Opened[AsyncTableView[T]]: ...
 
+    @opens
     async def create_table_view(
         self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ReaderOptionsDict]
     ) -> AsyncTableView[Any]:
@@ -454,7 +460,7 @@ class AsyncClient(BeginsTransactions):
         return view
 
     @overload
-    async def consistent_reader(
+    def consistent_reader(
         self,
         topics: str | Sequence[str],
         start: MessageId | CutPosition = EARLIEST_ID,
@@ -465,10 +471,10 @@ class AsyncClient(BeginsTransactions):
         check_interval: float | timedelta = 0.1,
         schema: None = None,
         **options: Unpack[ReaderOptionsDict],
-    ) -> AsyncConsistentReader[bytes]: ...
+    ) -> Opened[AsyncConsistentReader[bytes]]: ...
 
     @overload
-    async def consistent_reader(
+    def consistent_reader(
         self,
         topics: str | Sequence[str],
         start: MessageId | CutPosition = EARLIEST_ID,
@@ -479,8 +485,9 @@ class AsyncClient(BeginsTransactions):
         check_interval: float | timedelta = 0.1,
         schema: Schema[T],
         **options: Unpack[ReaderOptionsDict],
-    ) -> AsyncConsistentReader[T]: ...
+    ) -> Opened[AsyncConsistentReader[T]]: ...
 
+    @opens
     async def consistent_reader(
         self,
         topics: str | Sequence[str],

@@ -18,7 +18,7 @@ whose outcome is unknown nothing is asked for: when `resolve()` has said ABORTED
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
@@ -49,9 +49,9 @@ class AsyncTransactionalBatch(Sequence[Message[T]]):
         self.txn = txn
         """The transaction to send in; it opens with its first operation."""
 
-    def redeliver(self) -> None:
+    def redeliver(self) -> Awaitable[None]:
         """Ask for redelivery of the messages, after a commit whose outcome was unknown and turned out as aborted."""
-        self.consumer.give_back(self.messages)
+        return self.consumer.give_back(self.messages)
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
-from pulsar_txn.client._callables import marked, named_as_public
+from pulsar_txn.client._callables import DONE, marked, named_as_public
 from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
 from pulsar_txn.client.net.core import Core, run_all
@@ -268,7 +268,7 @@ class AsyncConsumer(Generic[T]):
         self.inside.check_open()
         await self.inside.settling.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
 
-    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
+    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> Awaitable[None]:
         """Ask for redelivery of a message after `delay`; for an id without a batch index, of all messages of its entry.
 
         The default is the consumer's `negative_ack_delay`, or the delay of its `negative_ack_backoff` for this delivery.
@@ -279,6 +279,7 @@ class AsyncConsumer(Generic[T]):
         """
         self.inside.check_open()
         self.inside.settling.negative_acknowledge(message, delay)
+        return DONE
 
     @marked
     def reconsume_later(
@@ -309,7 +310,7 @@ class AsyncConsumer(Generic[T]):
         said = None if txn is NOT_SAID else txn
         await self.inside.settling.reconsume_later(message, delay, properties, said, self.inside.unit(txn))
 
-    def give_back(self, messages: Sequence[Message[T]]) -> None:
+    def give_back(self, messages: Sequence[Message[T]]) -> Awaitable[None]:
         """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
 
         On Exclusive and Failover every unacknowledged message of their partitions comes again, in order. Messages
@@ -317,16 +318,18 @@ class AsyncConsumer(Generic[T]):
         the consumer was closed, because unacknowledged messages then come again anyway.
         """
         self.inside.settling.give_back(messages)
+        return DONE
 
-    def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
+    def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> Awaitable[None]:
         """Take messages out of the transaction that they joined: its commit does not acknowledge them, its abort leaves them.
 
         The program settles them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
         """
         self.inside.settling.leave_out([message] if isinstance(message, Message) else message)
+        return DONE
 
-    def redeliver_unacknowledged(self) -> None:
+    def redeliver_unacknowledged(self) -> Awaitable[None]:
         """Ask for redelivery of all unacknowledged messages that were received here; the queue starts over.
 
         Messages that have joined a transaction stay with it.
@@ -334,6 +337,7 @@ class AsyncConsumer(Generic[T]):
         self.inside.check_open()
         for part in self.inside.parts:
             part.recall.everything()
+        return DONE
 
     # --- batches ------------------------------------------------------------------------------------------------------
 

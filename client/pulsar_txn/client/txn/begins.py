@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from pulsar_txn.client._callables import awaited, check_takes_one
+from pulsar_txn.client._callables import awaited, check_takes_one, opens
 from pulsar_txn.client._checks import check_text, refused, seconds_of
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
@@ -143,6 +143,7 @@ class BeginsTransactions:
         await self._transactions.coordinators.needs_checks(known.txn_id, "attach_prepared()")
         return AsyncTransaction(self._transactions.new(TransactionOptions(), prepared=known))
 
+    @opens
     async def join_check_group(self, group: str, check: Check, *, concurrency: int = DEFAULT_CONCURRENCY) -> AsyncCheckGroup:
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
