@@ -17,7 +17,7 @@ from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .checks import check_client_name, check_subscription_name, check_user_topic
+from .checks import check_client_name, check_subscription_name, check_user_topic, not_open
 from .schemas import schema_of
 from .services import AnyTopic, Services
 from .session import Handler, Session
@@ -149,7 +149,7 @@ async def _before_time(topic: Topic, since_ms: int) -> Position:
 def _consumer(session: Session, body: Any) -> Consumer:
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
-        raise Refusal(ServerError.ConsumerNotFound, f"consumer {body.consumer_id} is not open on this connection")
+        raise Refusal(ServerError.ConsumerNotFound, not_open(body.consumer_id))
     return consumer
 
 
@@ -190,7 +190,14 @@ async def on_seek(session: Session, body: Any) -> None:
             mark = topic.log.last_appended
     else:
         mark = await _before_time(topic, signed64(body.message_publish_time))
-    subscription.seek(mark, partial(session.connection.write_command, "success", request_id=body.request_id))
+    subscription.seek(mark, partial(_sought, session, body))
+
+
+def _sought(session: Session, body: Any, value: Any, error: ServerError | None, message: str) -> None:
+    if error is None:
+        session.connection.write_command("success", request_id=body.request_id)
+    else:
+        session.connection.refuse(body, Refusal(error, message))
 
 
 def on_redeliver(session: Session, body: Any) -> None:

@@ -13,6 +13,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response
 from pulsar_txn.wire.ids import TxnId
 
+from .checks import not_open
 from .owners import foreign_in
 from .session import FrameHandler, Session
 
@@ -47,10 +48,13 @@ def on_flow(session: Session, frame: bytes) -> None:
 
 
 def on_ack(session: Session, frame: bytes) -> None:
-    """ACK: answered when it is durable, if the client asked for an answer."""
+    """ACK: answered when it is durable, if the client asked for an answer. ConsumerNotFound: nothing was acknowledged."""
     consumer_id, cumulative, ids, txn_id, request_id, key = decode_ack(frame)
     consumer = session.consumers.get(consumer_id)
     if consumer is None:
+        if request_id is not None:
+            error, message = ServerError.ConsumerNotFound, not_open(consumer_id)
+            session.connection.write(encode_ack_response(consumer_id, request_id, txn=txn_id, error=error, message=message))
         return
     if len(ids) > MAX_ACK_IDS:
         raise WireError(f"ACK of {len(ids)} messages; {MAX_ACK_IDS} are the most in one")

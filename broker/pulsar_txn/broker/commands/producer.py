@@ -38,9 +38,7 @@ async def _open(session: Session, body: Any) -> None:
     name = TopicName.parse(body.topic)
     check_user_topic(name)
     check_client_name("producer", body.producer_name)
-    waiter = session.waiting_producers.pop(body.producer_id, None)
-    if waiter is not None:  # asked for again: it waits as the last one, and under the new request
-        services.remove_producer(waiter)
+    _end_turn(session, body.producer_id, "was asked for again")  # it waits as the last one, and under the new request
     existing = session.producers.get(body.producer_id)
     if existing is not None:
         if str(existing.topic.name) != str(name):
@@ -96,7 +94,10 @@ async def _join(session: Session, topic: AnyTopic, producer: Producer, version: 
     except BaseException:  # the client may be gone as well: then this task is cancelled
         session.services.remove_producer(producer)
         raise
-    (session.producers if ready else session.waiting_producers)[body.producer_id] = producer
+    if ready:
+        session.producers[body.producer_id] = producer
+    else:
+        session.waiting_producers[body.producer_id] = (producer, body)
     _answer(session, body, producer, ready=ready, version=version)
 
 
@@ -107,7 +108,8 @@ def _check_open(session: Session, topic: AnyTopic) -> None:
 
 def _end_wait(session: Session, body: Any, producer: Producer, version: bytes, refusal: Refusal | None) -> None:
     """Tell a producer that waited for the topic that it has it, or why it never will."""
-    if session.waiting_producers.get(producer.producer_id) is not producer:
+    waiter, _ = session.waiting_producers.get(producer.producer_id, (None, None))
+    if waiter is not producer:
         return  # it was closed, or asked for again
     del session.waiting_producers[producer.producer_id]
     if refusal is not None:
@@ -140,10 +142,16 @@ async def on_close_producer(session: Session, body: Any) -> None:
     if producer is not None:
         session.services.remove_producer(producer)
         session.forget_producer(producer)
-    waiter = session.waiting_producers.pop(body.producer_id, None)
+    _end_turn(session, body.producer_id, "was closed")
+    session.connection.write_command("success", request_id=body.request_id)
+
+
+def _end_turn(session: Session, producer_id: int, why: str) -> None:
+    """A producer that waits for its topic does not wait any more, and its request is answered."""
+    waiter, asked = session.waiting_producers.pop(producer_id, (None, None))
     if waiter is not None:
         session.services.remove_producer(waiter)
-    session.connection.write_command("success", request_id=body.request_id)
+        session.connection.refuse(asked, Refusal(ServerError.ServiceNotReady, f"the producer {why} before its turn came"))
 
 
 HANDLERS: Final[dict[int, Handler]] = {

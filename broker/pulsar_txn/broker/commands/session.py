@@ -71,7 +71,7 @@ class Session:
         self.writable = True
         self.write_many = connection.write_many
         self.producers: dict[int, Producer] = {}
-        self.waiting_producers: dict[int, Producer] = {}
+        self.waiting_producers: dict[int, tuple[Producer, Any]] = {}  # with the request of each
         self.opening_producers: dict[int, asyncio.Task[None]] = {}
         self.consumers: dict[int, Consumer] = {}
         self.opening_consumers: dict[int, asyncio.Task[None]] = {}
@@ -104,7 +104,7 @@ class Session:
         self.introduction.ended()
         leave(self)
         self.services.topic_lists.gone(self.connection)
-        for producer in [*self.waiting_producers.values(), *self.producers.values()]:
+        for producer in [*(waiter for waiter, _ in self.waiting_producers.values()), *self.producers.values()]:
             self.services.remove_producer(producer)
         for consumer in list(self.consumers.values()):
             consumer.subscription.remove(consumer)

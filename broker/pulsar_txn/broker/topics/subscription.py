@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,7 +70,7 @@ class Subscription:
         self._closed = False
         self._failed: PendingAckHost | None = None
         self._held: list[Request] = []
-        self._receipts: deque[tuple[int, Callable[[], None]]] = deque()
+        self._receipts: deque[tuple[int, Answer]] = deque()
 
     @property
     def is_busy(self) -> bool:
@@ -155,7 +155,7 @@ class Subscription:
                 answer(None, ServerError.ServiceNotReady, f"{error}; retry")
         else:
             if answer is not None:
-                self._when_stored(ticket, partial(answer, None, None, ""))
+                self._when_stored(ticket, answer)
 
     def _acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, strict: bool, cumulative: bool) -> int:
         """Returns the cursor's ticket. Raises ColdEntries, Refusal, LedgerError."""
@@ -209,10 +209,10 @@ class Subscription:
                 dispatcher.settled(position, None if self.cursor.is_deleted(position) else acked)
             dispatcher.wake()
 
-    def _when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
-        """Call `answer` once the cursor's change `ticket` is durable."""
+    def _when_stored(self, ticket: int, answer: Answer) -> None:
+        """Call `answer` once the cursor's change `ticket` is durable, or cannot be known to be."""
         if ticket <= self.cursor.confirmed_ticket:
-            answer()
+            answer(None, None, "")
         else:
             self._receipts.append((ticket, answer))
             self.topic.attend(self)
@@ -224,13 +224,28 @@ class Subscription:
 
     def log_moved(self) -> None:
         """A commit group of the topic's log is durable."""
-        receipts = self._receipts
-        if receipts:
-            stored = self.cursor.confirmed_ticket
-            while receipts and receipts[0][0] <= stored:
-                receipts.popleft()[1]()
+        if self._receipts:
+            self._give_receipts()
         if self.host is not None:
             self.host.cursor_moved()
+
+    def _give_receipts(self) -> None:
+        receipts, stored = self._receipts, self.cursor.confirmed_ticket
+        while receipts and receipts[0][0] <= stored:
+            receipts.popleft()[1](None, None, "")
+
+    async def _end_receipts(self) -> None:
+        """The last receipts: of what is durable, and of what cannot be known to be."""
+        if not self._receipts:
+            return
+        try:
+            await self.topic.log.flush()
+        except LedgerError as error:
+            _logger.warning("acknowledgements of %r on %s are not known to be stored: %s", self.name, self.topic.name, error)
+        self._give_receipts()
+        receipts, self._receipts = self._receipts, deque()
+        for _, answer in receipts:
+            answer(None, ServerError.ServiceNotReady, f"subscription {self.name!r} of {self.topic.name} is closed; retry")
 
     # ---- acknowledgements in transactions
 
@@ -418,7 +433,7 @@ class Subscription:
 
     # ---- seek
 
-    def seek(self, mark_delete: Position, answer: Callable[[], None]) -> None:
+    def seek(self, mark_delete: Position, answer: Answer) -> None:
         """Read on after `mark_delete`: consumers are closed and connect again; `answer` is called once it is durable."""
         self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
         if self.host is not None:
@@ -461,6 +476,7 @@ class Subscription:
                 await host.close()
             except LedgerError as error:
                 _logger.warning("pending acks of %r: %s", self.name, error)
+        await self._end_receipts()
 
 
 def _pledge(

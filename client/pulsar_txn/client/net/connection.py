@@ -329,6 +329,8 @@ class Connection(asyncio.Protocol):
         consumer = self.consumers.pop(body.consumer_id, None)
         if consumer is not None:
             consumer.on_closed_by_broker()
+        closed = ConnectionLost("the broker closed the consumer", endpoint=self.endpoint)
+        self._requests.consumer_closed(body.consumer_id, closed)
 
     def _on_active_change(self, body: Any) -> None:
         consumer = self.consumers.get(body.consumer_id)
@@ -366,17 +368,28 @@ class Connection(asyncio.Protocol):
         The future fails with the answer's typed error, with ConnectionLost (`maybe_processed`), or with OperationTimeout
         after `timeout` seconds (the client's operation timeout by default; `math.inf` waits for ever).
         """
-        return self.request_frames(name, request_id, [command(name, request_id=request_id, **fields)], timeout=timeout)
+        frame = command(name, request_id=request_id, **fields)
+        return self.request_frames(name, request_id, [frame], timeout=timeout, consumer_id=fields.get("consumer_id"))
 
     def request_frames(
-        self, name: str, request_id: int, buffers: Iterable[bytes], *, timeout: float | None = None
+        self,
+        name: str,
+        request_id: int,
+        buffers: Iterable[bytes],
+        *,
+        timeout: float | None = None,
+        consumer_id: int | None = None,
     ) -> asyncio.Future[Any]:
-        """As `request`, with the frame encoded by the caller; `name` is for the text of errors."""
+        """As `request`, with the frame encoded by the caller; `name` is for the text of errors.
+
+        A request of a consumer (`consumer_id`) fails with ConnectionLost (`maybe_processed`) when the broker closes it.
+        """
         if self.closed:
             refused: asyncio.Future[Any] = self._loop.create_future()
             refused.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
             return refused
-        future = self._requests.add(request_id, name, self._settings.operation_timeout if timeout is None else timeout)
+        seconds = self._settings.operation_timeout if timeout is None else timeout
+        future = self._requests.add(request_id, name, seconds, consumer_id)
         self.write(buffers)
         return future
 

@@ -212,7 +212,10 @@ class Acknowledgements:
             self._timer.cancel()
 
     async def with_receipt(self, places: Sequence[Place], *, cumulative: bool) -> None:
-        """Acknowledge now and wait for ACK_RESPONSE. What is refused comes again when its time is over."""
+        """Acknowledge now and wait for ACK_RESPONSE. What is refused comes again when its time is over.
+
+        Sent again when the consumer was closed, or its connection lost, before the answer came.
+        """
         connection = await self._line.connected("acknowledge")
         self._note_settled(places, cumulative=cumulative)
         self._recall.settled(places, cumulative=cumulative)
@@ -232,7 +235,16 @@ class Acknowledgements:
             connection.write([hot.encode_ack(self._line.id, False, individual)])
         elif whole and not cumulative:
             connection.write([hot.encode_ack(self._line.id, True, whole)])
-        await self._line.ask_ack(connection, whole if cumulative else individual, cumulative=cumulative)
+        ids = whole if cumulative else individual
+        end = self._line.core.runtime.monotonic() + self._line.core.settings.operation_timeout
+        while True:
+            try:
+                await self._line.ask_ack(connection, ids, cumulative=cumulative)
+                break
+            except ConnectionLost:
+                if self._line.core.runtime.monotonic() >= end:
+                    raise
+            connection = await self._line.connected("acknowledge")
         self._in_time(settled, cumulative=up_to)
 
     # --- what joins a transaction -------------------------------------------------------------------------------------

@@ -29,14 +29,13 @@ class CommittedPosition:
 async def ask_committed(line: Line, *, require_stable: bool) -> CommittedPosition:
     """Ask the broker of one partition; see `Consumer.committed`."""
     connection = await line.connected("committed")
-    request_id = line.core.next_request_id()
     if not connection.features.supports_committed_position:
         if require_stable:
             text = f"the broker of {line.topic} does not say whether an open transaction holds acknowledgements"
             hint = "use require_stable=False, or look at `pulsar-admin transactions pending-ack-stats`"
             raise NotAllowedError(text, endpoint=connection.endpoint, hint=hint)
-        return _of_stock(await connection.request("getLastMessageId", request_id, consumer_id=line.id), line)
-    answer = await connection.request("getCommittedPosition", request_id, consumer_id=line.id)
+        return _of_stock(await line.ask_until_answered("committed", "getLastMessageId"), line)
+    answer = await line.ask_until_answered("committed", "getCommittedPosition")
     holder = _txn_id(answer, "unstable")
     if require_stable and holder is not None:
         text = f"an open transaction holds acknowledgements of {line.topic}"

@@ -65,6 +65,14 @@ class Line:
         """Send a command of this consumer and wait for its answer; raises the broker's error, ConnectionLost."""
         return await connection.request(name, self.core.next_request_id(), consumer_id=self.id, **fields)
 
+    async def ask_until_answered(self, what: str, name: str, **fields: Any) -> Any:
+        """As `ask`, for a question that may be asked twice: again when the consumer was closed, or its connection lost."""
+
+        async def attempt() -> Any:
+            return await self.ask(await self.connected(what), name, **fields)
+
+        return await self.core.retrying(attempt, f"{what}: {self.topic}")
+
     def next_ack_key(self) -> AckKey:
         """The key of the next acknowledgement in a transaction. The same one sent again, over any connection, keeps it."""
         return self._acker, next(self._ack_numbers)
@@ -81,4 +89,4 @@ class Line:
         """Send an ACK that is answered."""
         request_id = self.core.next_request_id()
         frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id, key=key)
-        return connection.request_frames("ack", request_id, [frame])
+        return connection.request_frames("ack", request_id, [frame], consumer_id=self.id)

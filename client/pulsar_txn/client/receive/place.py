@@ -159,8 +159,7 @@ class Seeking:
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The id of the last message that can be read now, and the subscription's mark-delete position if told."""
-        connection = await self._line.connected("get_last_message_id")
-        answer = await connection.request("getLastMessageId", self._line.core.next_request_id(), consumer_id=self._line.id)
+        answer = await self._line.ask_until_answered("get_last_message_id", "getLastMessageId")
         last = message_id_of(answer.last_message_id, self._line.partition)
         if not answer.HasField("consumer_mark_delete_position"):
             return last, None

@@ -54,7 +54,7 @@ class Place:
         async with self._subscribed() as (connection, number):
             request_id = self._brokers.next_id()
             ack = hot.encode_ack(number, True, [(where[0], where[1], None, 0)], request_id=request_id)
-            await connection.request_frames("ack", request_id, [ack])
+            await connection.request_frames("ack", request_id, [ack], consumer_id=number)
 
     async def remove(self) -> None:
         """Give up the subscription: nothing of the topic is needed. Raises PulsarError."""
