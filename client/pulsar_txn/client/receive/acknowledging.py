@@ -236,15 +236,7 @@ class Acknowledgements:
         elif whole and not cumulative:
             connection.write([hot.encode_ack(self._line.id, True, whole)])
         ids = whole if cumulative else individual
-        end = self._line.core.runtime.monotonic() + self._line.core.settings.operation_timeout
-        while True:
-            try:
-                await self._line.ask_ack(connection, ids, cumulative=cumulative)
-                break
-            except ConnectionLost:
-                if self._line.core.runtime.monotonic() >= end:
-                    raise
-            connection = await self._line.connected("acknowledge")
+        await self._line.until_answered("acknowledge", lambda each: self._line.ask_ack(each, ids, cumulative=cumulative))
         self._in_time(settled, cumulative=up_to)
 
     # --- what joins a transaction -------------------------------------------------------------------------------------

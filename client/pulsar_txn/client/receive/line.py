@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.errors import ConnectionLost, PulsarError
 from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
@@ -16,6 +16,8 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import AckKey, TxnId
+
+T = TypeVar("T")
 
 Answer: TypeAlias = "asyncio.Future[Any]"
 
@@ -65,13 +67,20 @@ class Line:
         """Send a command of this consumer and wait for its answer; raises the broker's error, ConnectionLost."""
         return await connection.request(name, self.core.next_request_id(), consumer_id=self.id, **fields)
 
+    async def until_answered(self, what: str, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        """Ask what may be asked twice: again when the consumer was closed, or its connection lost; safe to cancel."""
+        end = self.core.runtime.monotonic() + self.core.settings.operation_timeout
+        while True:
+            connection = await self.connected(what)
+            try:
+                return await ask(connection)
+            except ConnectionLost:
+                if self.core.runtime.monotonic() >= end:
+                    raise
+
     async def ask_until_answered(self, what: str, name: str, **fields: Any) -> Any:
-        """As `ask`, for a question that may be asked twice: again when the consumer was closed, or its connection lost."""
-
-        async def attempt() -> Any:
-            return await self.ask(await self.connected(what), name, **fields)
-
-        return await self.core.retrying(attempt, f"{what}: {self.topic}")
+        """As `ask`, with `until_answered`."""
+        return await self.until_answered(what, lambda connection: self.ask(connection, name, **fields))
 
     def next_ack_key(self) -> AckKey:
         """The key of the next acknowledgement in a transaction. The same one sent again, over any connection, keeps it."""
