@@ -403,6 +403,131 @@ def invalid(*, definite: bool, maybe_processed: bool = False) -> InvalidTransact
     return error
 
 
+# --- a transaction that its coordinator does not know -----------------------------------------------------------------
+
+
+def forgotten(times: int = 1) -> ScriptedSessions:
+    return ScriptedSessions(end=[TransactionNotFound("?") for _ in range(times)])
+
+
+def look_at_the_id(txn: AsyncTransaction) -> object:
+    return txn.id
+
+
+async def test_an_abort_of_what_is_not_found_and_nobody_else_knew_is_an_abort():
+    """Its coordinator aborted it at its timeout and forgot it: nobody but this object could have committed it."""
+    txn = await opened(forgotten())
+    await txn.abort()
+    assert txn.state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("look", [look_at_the_id, AsyncTransaction.stats, repr, str], ids=["id", "stats", "repr", "str"])
+async def test_an_abort_of_what_is_not_found_and_whose_id_was_shown_is_unknown(look):
+    sessions = forgotten()
+    txn = await opened(sessions)
+    look(txn)
+    with pytest.raises(TransactionNotFound):
+        await txn.abort()
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_an_abort_of_an_attached_transaction_that_is_not_found_is_unknown():
+    sessions = forgotten()
+    txn = new_transaction(sessions, txn_id=ID)
+    ended = []
+    txn.inside.when_ended(ended.append)
+    with pytest.raises(TransactionNotFound):
+        await txn.abort()
+    assert txn.state is TransactionState.UNKNOWN
+    assert ended == [None]
+
+
+async def test_after_an_abort_without_an_outcome_no_commit_leaves_and_the_abort_may_be_asked_for_again():
+    sessions = forgotten(2)
+    txn = new_transaction(sessions, txn_id=ID)
+    for _ in range(2):
+        with pytest.raises(TransactionNotFound):
+            await txn.abort()
+    with pytest.raises(TransactionStateError, match="commit of a transaction that is UNKNOWN"):
+        await txn.commit()
+    assert await txn.resolve() is TransactionState.ABORTED  # it asks for the abort, and this time it is known
+    assert sessions.ends == ["ABORT"] * 3
+
+
+async def test_the_question_after_a_lost_abort_of_an_attached_transaction_is_an_abort():
+    """It was END_TXN commit, which committed what the program had asked to abort."""
+    sessions = ScriptedSessions(end=[ConnectionLost("gone", maybe_processed=True)])
+    txn = new_transaction(sessions, txn_id=ID)
+    with pytest.raises(ConnectionLost):
+        await txn.abort()
+    assert await txn.resolve() is TransactionState.ABORTED
+    assert sessions.ends == ["ABORT", "ABORT"]
+
+
+@pytest.mark.parametrize(("definite", "state"), [(True, TransactionState.COMMITTED), (False, TransactionState.UNKNOWN)])
+async def test_a_refused_abort_of_an_attached_transaction_says_what_is_known(definite, state):
+    txn = new_transaction(ScriptedSessions(end=[invalid(definite=definite) for _ in range(2)]), txn_id=ID)
+    with pytest.raises(InvalidTransactionStatus):
+        await txn.abort()
+    assert txn.state is state
+
+
+async def test_a_commit_that_was_not_found_after_its_time_is_unknown_when_others_knew_the_id():
+    sessions = forgotten()
+    txn = await opened(sessions, timeout=0.05)
+    assert txn.id is not None
+    sessions.gate.clear()
+    committing = asyncio.create_task(txn.commit())
+    await asyncio.sleep(0.06)
+    sessions.gate.set()
+    with pytest.raises(CommitOutcomeUnknown):
+        await committing
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_the_commit_of_an_attached_transaction_with_a_failure_does_not_say_aborted_of_what_is_not_found():
+    sessions = forgotten()
+    txn = new_transaction(sessions, txn_id=ID)
+    txn.inside.life.fail(ConnectionLost("a send"))
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
+    assert sessions.ends == ["ABORT"]
+    assert txn.state is TransactionState.UNKNOWN
+    assert await txn.resolve() is TransactionState.ABORTED
+    assert sessions.ends == ["ABORT", "ABORT"]
+
+
+async def test_the_users_exception_wins_over_an_abort_that_is_not_found():
+    with pytest.raises(ZeroDivisionError) as raised:
+        async with block_of(new_transaction(forgotten())) as txn:
+            await sent(txn)
+            assert txn.id is not None
+            raise ZeroDivisionError
+    assert txn.state is TransactionState.UNKNOWN
+    assert any("does not know the transaction" in note for note in raised.value.__notes__)
+
+
+async def test_a_block_that_aborted_what_is_not_found_commits_nothing_when_it_is_left():
+    sessions = forgotten()
+    with pytest.raises(TransactionNotFound):
+        async with block_of(new_transaction(sessions, managed=True)) as txn:
+            await sent(txn)
+            assert txn.id is not None
+            with contextlib.suppress(TransactionNotFound):
+                await txn.abort()
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_a_fenced_client_does_not_call_an_attached_transaction_aborted():
+    txn = new_transaction(ScriptedSessions(end=[TransactionFenced("newer")]), txn_id=ID)
+    with pytest.raises(TransactionFenced):
+        await txn.abort()
+    assert txn.state is TransactionState.UNKNOWN
+
+
+# --- a commit whose answer was lost -------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     "error", [TransactionNotFound("?", maybe_processed=True), invalid(definite=False, maybe_processed=True)]
 )

@@ -114,9 +114,9 @@ _LISTED: Final = (
     _difference(
         33,
         "state of a transaction committed elsewhere, after abort()",
-        ours="ERROR",
-        stock="ABORTED",
-        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten; Pulsar's TransactionImpl: the state ERROR",
+        ours="COMMITTED",
+        stock="UNKNOWN",
+        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten; docs/errors.md, TransactionNotFound",
     ),
     _difference(
         57,

@@ -21,7 +21,7 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.txn.observers import TransactionObserver
-from pulsar_txn.wire.ids import MessageId, TxnId
+from pulsar_txn.wire.ids import MessageId
 
 try:
     from opentelemetry import metrics
@@ -147,11 +147,11 @@ class TransactionMetrics(TransactionObserver):
     def txn_opened(self, txn: AsyncTransaction) -> None:
         """Count it, and start the clock."""
         self._open.add(1)
-        self._begun.note(txn.id)
+        self._begun.note(txn.inside.life.id)
 
     def txn_ended(self, txn: AsyncTransaction) -> None:
         """Count its outcome, once."""
-        identity: TxnId | None = txn.id
+        identity = txn.inside.life.id  # `txn.id` would show it to the program
         seconds = self._begun.take(identity)
         if seconds is not None:
             outcome = {"pulsar.transaction.outcome": txn.state.value}

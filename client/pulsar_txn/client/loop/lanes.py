@@ -59,6 +59,9 @@ logger = logging.getLogger("pulsar_txn.client.pipeline")
 
 T = TypeVar("T")
 
+_ENDED: Final = FINAL | {TransactionState.UNKNOWN}
+"""An abort has nothing more to do: its coordinator has ended it, or does not know it."""
+
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
 
@@ -255,11 +258,11 @@ class Lane(Generic[T]):
         shared.room.set()
         try:
             async with asyncio.timeout(seconds_until_aborted(txn)):
-                while txn.state not in FINAL and not shared.stop.is_set():
+                while txn.state not in _ENDED and not shared.stop.is_set():
                     try:
                         await txn.abort()
                     except PulsarError as error:
-                        logger.debug("%s is not aborted yet: %s", txn.id, error)
+                        logger.debug("%r is not aborted yet: %s", txn.inside, error)
                         await shared.core.rest(backoff.next())
         except TimeoutError:
             pass  # its coordinator has aborted it

@@ -5,8 +5,8 @@ Rules that the code below keeps, in order of importance:
 * Part of a unit is never committed: an operation that failed aborts it, whether or not somebody looked at the error.
 * `CommitOutcomeUnknown` is raised only when END_TXN may have reached the coordinator, or when others may end the transaction.
 * The input of a unit is acknowledged by its commit, and comes again when it cannot be committed any more.
-* What others may commit as well (members of its check group, who holds its token) is aborted when its coordinator says so, and
-  not when this client has given it up.
+* What others may commit as well (members of its check group, who holds its token, who knows its id) is aborted when its
+  coordinator says so, and not when this client has given it up, or the coordinator does not know it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ ABORT_WAIT_SECONDS: Final = 2.0
 """How long leaving a block on cancellation waits for its abort; the coordinator's timeout does the rest."""
 
 
+_MAYBE_COMMITTED: Final = (
+    "it never was, belongs to another role, or has ended and is forgotten, so it may be committed: look whether its output is there"
+)
+
+
 class Decision:
     """What ends one transaction. Budgets are seconds."""
 
@@ -65,6 +70,8 @@ class Decision:
         """Whether its commit waits until readers see it."""
         self.given_up: TransactionAborted | None = None
         """Why it cannot be committed here, although its group may have done so."""
+        self.commit_left = False
+        """Whether END_TXN commit may have reached the coordinator."""
         self.place: str | None = None
         """Where the program commits it, for a warning."""
         self.resolver: Any = None
@@ -81,6 +88,11 @@ class Decision:
     def is_empty(self) -> bool:
         """Whether it has no id, and nothing was done in it that would need one."""
         return self._life.id is None and not self._operations.any_started and not self._inputs.looked_for
+
+    @property
+    def only_aborts(self) -> bool:
+        """Whether an abort was asked for, and no commit before: the outcome is asked for by asking for the abort again."""
+        return self._life.aborts and not self.commit_left
 
     async def commit(self, budget: float) -> None:
         """Wait for its operations, then END_TXN, within so many seconds."""
@@ -134,10 +146,10 @@ class Decision:
                 if life.failures:
                     raise failed from reason
                 return
-            if life.options.check_group is not None:
+            if life.options.check_group is not None or (life.attached and life.state is TransactionState.UNKNOWN):
                 self.given_up = reason
                 raise self._unknown(failed) from reason
-            reason.add_note(f"the abort failed, so that the coordinator aborts at the transaction's timeout: {failed}")
+            reason.add_note(self.unaborted(failed))
         raise reason
 
     async def settle(self, end: float) -> None:
@@ -153,9 +165,9 @@ class Decision:
             )
 
     async def _end_txn(self, txn_id: TxnId, action: TxnAction, timeout: float) -> None:
-        before = self._monotonic()
+        before, sent = self._monotonic(), self._opening.tally.sent
+        commits = action is TxnAction.COMMIT
         try:
-            commits = action is TxnAction.COMMIT
             group, alone = (self.group, self.aborts_others) if commits else ((), False)
             answered = commits and not (group or alone or self._life.prepared or self._life.may_come_late)
             await self._coordinators.end_txn(
@@ -171,6 +183,7 @@ class Decision:
             )
         finally:
             self.seconds += self._monotonic() - before
+            self.commit_left |= commits and self._opening.tally.sent > sent
 
     async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool, held: TransactionState | None) -> None:
         """`held`: the state that it is in again when END_TXN has not left, because it has no timeout."""
@@ -204,8 +217,10 @@ class Decision:
         """Whether the transaction is gone although its time is not over: the client that ended it may have committed it."""
         if not isinstance(error, TransactionNotFound):
             return False
-        deadline = self._life.deadline
-        return self._life.may_be_ended_elsewhere or (deadline is not None and self._monotonic() < deadline)
+        life = self._life
+        if life.may_be_ended_elsewhere or life.is_known_to_others:
+            return True
+        return life.deadline is not None and self._monotonic() < life.deadline
 
     def _never_happened(self, error: PulsarError) -> bool:
         """Whether a refused commit cannot be the repeat of one that was carried out.
@@ -255,7 +270,7 @@ class Decision:
         life = self._life
         if life.id is None:
             return life.state
-        if self.given_up is not None:
+        if self.given_up is not None or self.only_aborts:
             return await self._resolve_by_abort(life.id, budget)
         try:
             await self._end_txn(life.id, TxnAction.COMMIT, budget)
@@ -268,16 +283,22 @@ class Decision:
         return life.state
 
     async def _resolve_by_abort(self, txn_id: TxnId, budget: float) -> TransactionState:
-        """How one that was given up has ended, or ends now: a commit must not be what asks for it."""
+        """How one that was given up, or aborted, has ended, or ends now: a commit must not be what asks for it."""
         try:
             await self._end_txn(txn_id, TxnAction.ABORT, budget)
         except (TransactionNotFound, TransactionFenced):
             return TransactionState.UNKNOWN
-        except InvalidTransactionStatus:
+        except InvalidTransactionStatus as error:
+            if not self._says_committed(error):
+                return TransactionState.UNKNOWN
             self._committed()
         else:
             self._life.move(TransactionState.ABORTED)
         return self._life.state
+
+    def _says_committed(self, error: InvalidTransactionStatus) -> bool:
+        """Whether a refused abort means that somebody has committed. A stock coordinator may just be aborting it itself."""
+        return error.definite or self._life.may_be_ended_elsewhere
 
     # --- abort --------------------------------------------------------------------------------------------------------
 
@@ -297,19 +318,29 @@ class Decision:
         if life.id is not None:
             try:
                 await self._end_abort(life.id, end)
-            except (TransactionNotFound, TransactionFenced):
-                if life.may_be_ended_elsewhere:
+            except (TransactionNotFound, TransactionFenced) as error:
+                if life.may_be_ended_elsewhere or life.is_known_to_others or self.commit_left:
                     life.move(TransactionState.UNKNOWN)
+                    if isinstance(error, TransactionNotFound):
+                        error.hint = _MAYBE_COMMITTED
                     raise
                 extra = {"txn_id": str(life.id), "state": life.state.value}
                 logger.debug("transaction %s was over before its abort", life.id, extra=extra)
-            except InvalidTransactionStatus:
-                if life.may_be_ended_elsewhere:
+            except InvalidTransactionStatus as error:
+                if not (life.may_be_ended_elsewhere or life.is_known_to_others):
+                    life.move(TransactionState.ERROR)
+                elif self._says_committed(error):
                     self._committed()
                 else:
-                    life.move(TransactionState.ERROR)
+                    life.move(TransactionState.UNKNOWN)
                 raise
         life.move(TransactionState.ABORTED)
+
+    def unaborted(self, failed: BaseException) -> str:
+        """What to say of an abort that failed."""
+        if self._life.state is TransactionState.UNKNOWN:
+            return f"its coordinator does not know the transaction, so nobody knows here how it has ended: {failed}"
+        return f"the abort failed, so its coordinator aborts it at its timeout: {failed}"
 
     async def _end_abort(self, txn_id: TxnId, end: float) -> None:
         try:

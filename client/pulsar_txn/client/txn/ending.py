@@ -151,6 +151,11 @@ class Ending:
         """Whether a commit, an abort or a prepare has begun and has no outcome yet."""
         return self._running is not None and not self._running.done()
 
+    @property
+    def is_unknown_abort(self) -> bool:
+        """Whether an abort was asked for whose effect nobody knows here, and no commit before it."""
+        return self._life.state is TransactionState.UNKNOWN and self.decision.only_aborts
+
     def leave(self, error: PulsarError) -> None:
         """The client closes, and has no time to abort it: its coordinator does at its timeout."""
         life = self._life
@@ -231,6 +236,9 @@ class Ending:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
         no_commit_left = self._life.left_to_group or self.decision.given_up is not None
+        if self.is_unknown_abort and not self._life.may_be_ended_elsewhere:
+            # It was to be aborted: that may be asked for again, and a commit may not.
+            other, no_commit_left = TransactionState.UNKNOWN, action is TxnAction.ABORT
         if running or state in FINAL or (state is other and not no_commit_left):
             raise TransactionStateError(
                 f"{action.name.lower()} of a transaction that is {state.value}",

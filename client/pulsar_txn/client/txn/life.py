@@ -100,6 +100,8 @@ class Life:
         self.may_come_late = self.attached
         """Whether something of it may reach a broker after all its operations were answered: an operation was sent more than
         once, or somebody else may know its id and send in it."""
+        self.id_shown = False
+        """Whether the program has seen its id, and may have given it to somebody who ends it."""
         self.deadline: float | None = None
         self.failures: list[BaseException] = []
         self.left_to_group = False
@@ -141,6 +143,16 @@ class Life:
     def may_be_ended_elsewhere(self) -> bool:
         """Whether somebody else may commit it, so that only its coordinator knows that it was not."""
         return self.options.check_group is not None or self.prepared is not None
+
+    @property
+    def is_known_to_others(self) -> bool:
+        """Whether somebody else may know its id, and have ended it: "not found" then says nothing about its outcome."""
+        return self.attached or self.id_shown
+
+    def show_id(self) -> TxnId | None:
+        """The id, for the program: from now on others may know it."""
+        self.may_come_late = self.id_shown = True
+        return self.id
 
     def in_time(self) -> bool:
         """Whether its time is not over; looks at the clock, because a program that computes holds up the timer."""

@@ -105,7 +105,7 @@ class AsyncManagedTransaction:
         unit = self._unit
         if unit.life.state is TransactionState.COMMITTED:  # by a call, after its prepare
             return
-        if unit.life.state in (TransactionState.ABORTED, TransactionState.ABORTING):
+        if unit.life.state in (TransactionState.ABORTED, TransactionState.ABORTING) or unit.ending.is_unknown_abort:
             await unit.ending.wait_closed()
             if unit.ending.closed_by is not None:
                 raise unit.ending.closed_by
@@ -133,9 +133,9 @@ class AsyncManagedTransaction:
                 await unit.ending.finish(TxnAction.ABORT, seconds)
         except (PulsarError, TimeoutError) as failed:
             extra = {"txn_id": str(unit.life.id), "state": unit.life.state.value}
-            text = "the abort of %r failed; its coordinator aborts it at its timeout: %s"
-            logger.warning(text, unit, failed, extra=extra)
-            error.add_note(f"the transaction {unit.life.id} could not be aborted ({failed}); its timeout does that")
+            said = unit.ending.decision.unaborted(failed)
+            logger.warning("%r: %s", unit, said, extra=extra)
+            error.add_note(f"the transaction {unit.life.id} could not be aborted: {said}")
 
     def _seconds_to_abort(self) -> float:
         left = self._unit.remaining

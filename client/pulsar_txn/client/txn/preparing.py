@@ -82,8 +82,8 @@ class Preparing:
         `again`: an earlier attempt may have prepared it.
         """
         life = self._life
-        if life.options.check_group is not None or error.maybe_processed or again:
-            # A member may have said commit; or it was prepared, and ended since.
+        if life.options.check_group is not None or error.maybe_processed or again or life.is_known_to_others:
+            # A member, or whoever knows its id, may have said commit; or it was prepared, and ended since.
             error.hint = "call commit(): what it says is how the transaction has ended"
             return error
         life.prepared = None

@@ -42,7 +42,7 @@ class Rollback(Exception):  # noqa: N818 - control flow, not an error
     """Raised by `AsyncTransaction.rollback()`; the managed block of its transaction swallows it after the abort."""
 
     def __init__(self, txn: AsyncTransaction) -> None:
-        super().__init__(f"rollback of {txn!r}")
+        super().__init__(f"rollback of {txn.inside!r}")
         self.txn = txn
 
 
@@ -64,6 +64,7 @@ class AsyncTransaction:
         return hash(self.inside)
 
     def __repr__(self) -> str:
+        self.inside.life.show_id()
         return repr(self.inside)
 
     # --- looking at it --------------------------------------------------------------------------------------------
@@ -72,12 +73,11 @@ class AsyncTransaction:
     def id(self) -> TxnId | None:
         """The transaction's id; None before the first operation that needs one.
 
-        Whoever knows it may send in the transaction. So a coordinator beside clusters tells each participant of a transaction
-        whose id was asked for twice that it has ended (`docs/adr/0038`).
+        Whoever knows it may send in the transaction, and end it. So a coordinator beside clusters tells each participant of
+        a transaction whose id was asked for twice that it has ended (`docs/adr/0038`), and the outcome of a transaction that
+        its coordinator has forgotten is unknown (`docs/adr/0057`).
         """
-        life = self.inside.life
-        life.may_come_late = True
-        return life.id
+        return self.inside.life.show_id()
 
     @property
     def name(self) -> str | None:
@@ -112,7 +112,7 @@ class AsyncTransaction:
 
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction, with its `id`."""
-        self.inside.life.may_come_late = True
+        self.inside.life.show_id()
         return self.inside.stats()
 
     # --- using it -----------------------------------------------------------------------------------------------------
@@ -179,10 +179,16 @@ class AsyncTransaction:
     async def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort the transaction; without effect on an aborted one. Legal in every open state. If cancelled: the abort goes on.
 
-        Messages that were received in it come again. The call waits for operations under way, up to `timeout` (seconds or a
-        timedelta; default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the coordinator then
-        aborts at the transaction's timeout. A prepared transaction has none: call it again. InvalidTransactionStatus, with
-        the state COMMITTED, when a member of its check group, or who has its token, had committed it.
+        When it returns, the transaction is aborted. Messages that were received in it come again. The call waits for
+        operations under way, up to `timeout` (seconds or a timedelta; default: the commit timeout) less what END_TXN needs.
+        Raises the error of END_TXN; the coordinator then aborts at the transaction's timeout. A prepared transaction has
+        none: call it again. InvalidTransactionStatus, with the state COMMITTED, when a member of its check group, or whoever
+        knows its token or its id, had committed it.
+
+        TransactionNotFound, with the state UNKNOWN, when the coordinator does not know the transaction: it never was, it
+        belongs to another role, or it has ended and is forgotten, by a commit or by an abort. A transaction that this object
+        began, whose commit was never sent and whose id the program never asked for, is ABORTED then: nobody else can have
+        ended it. (`id`, `stats()`, `repr()` and observers show the id.)
         """
         self.inside.check_here()
         await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))

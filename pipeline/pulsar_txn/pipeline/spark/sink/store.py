@@ -24,7 +24,7 @@ from pulsar_txn.client import (
     TransactionState,
 )
 from pulsar_txn.client.encoded import SchemaInfo
-from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
+from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced, TransactionNotFound
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.acks import SourceAcks
@@ -248,6 +248,8 @@ class PulsarSinkStore:
             await self._client.attach_transaction(txn_id).abort()
         except InvalidTransactionStatus:
             return EndReply.BUSY
+        except (TransactionNotFound, TransactionFenced):
+            return EndReply.OVER
         except PulsarError:
             return EndReply.UNKNOWN
         return EndReply.DONE
