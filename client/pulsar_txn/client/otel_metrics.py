@@ -21,7 +21,7 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.txn.observers import TransactionObserver
-from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.wire.ids import MessageId, TxnId
 
 try:
     from opentelemetry import metrics
@@ -147,17 +147,23 @@ class TransactionMetrics(TransactionObserver):
     def txn_opened(self, txn: AsyncTransaction) -> None:
         """Count it, and start the clock."""
         self._open.add(1)
-        self._begun.note(txn.inside.life.id)
+        self._begun.note(_id_of(txn))
 
     def txn_ended(self, txn: AsyncTransaction) -> None:
         """Count its outcome, once."""
-        identity = txn.inside.life.id  # `txn.id` would show it to the program
+        identity = _id_of(txn)
         seconds = self._begun.take(identity)
         if seconds is not None:
             outcome = {"pulsar.transaction.outcome": txn.state.value}
             self._open.add(-1)
             self._ended.add(1, outcome)
             self._duration.record(seconds, outcome)
+
+
+def _id_of(txn: AsyncTransaction) -> TxnId | None:
+    """Its id, which the program is not shown by this. Blocking clients tell of their own transactions."""
+    identity: TxnId | None = getattr(txn, "_inner", txn).inside.life.id
+    return identity
 
 
 def _key(consumer: AsyncConsumer[Any], message: Message[Any]) -> tuple[int, str, MessageId]:
