@@ -42,7 +42,7 @@ ABORT_WAIT_SECONDS: Final = 2.0
 
 
 _MAYBE_COMMITTED: Final = (
-    "it never was, belongs to another role, or has ended and is forgotten, so it may be committed: look whether its output is there"
+    "it never was, belongs to another role, or has ended and is forgotten, so it may be committed: look for its output"
 )
 
 
