@@ -252,3 +252,70 @@ def read_all(service_url, topic):
         return found
     finally:
         client.close()
+
+
+class Strict:
+    """Takes no message without an event time, and none whose value it does not know."""
+
+    def extract_timestamp(self, value, message):
+        if value == 5:
+            raise LookupError("no time for 5")
+        return message.event_time_ms or "none"
+
+
+STRICT = {"timestampExtractorClassName": f"{__name__}.Strict"}
+
+
+@pytest.mark.parametrize("place", ["", "deadLetterTopic", "lateDataTopic"])
+async def test_a_message_that_can_be_in_no_window_goes_aside_and_the_windows_go_on(client, topic, place):
+    """Its extractor raised, and the function ended: in this run, and in each one after it."""
+    source = await client.create_producer(topic)
+    for data, time_ms in ((b"1", 110), (b"5", 120), (b"6", None), (b"no json", 130), (b"2", 140), (b"3", 250)):
+        await source.send(data, event_time_ms=time_ms, key="k", properties={"a": "b"})
+    name = topic.rpartition("/")[2]
+    window = {"windowLengthDurationMs": 100, "maxLagMs": 0} | STRICT
+    keys = {"name": name, "inputSpecs": {topic: {"serdeClassName": f"{__name__}.Json"}}}
+    aside = f"{topic}-aside" if place else f"persistent://public/default/{name}-DLQ"
+    if place == "lateDataTopic":
+        window[place] = aside
+    elif place:
+        keys[place] = aside
+    seen = await run(client, config(topic, window, **keys), lambda values: values, 1)
+    assert seen.count("dead_letter") == 3
+    assert await output(client, f"{topic}-out") == [[1, 2]]
+    consumer = await client.subscribe(topic, "s")
+    assert [each.data for each in await consumer.receive_many(100, max_wait=0.4)] == [b"3"]
+    if place == "lateDataTopic":
+        reader = await client.create_reader(aside)
+        letters = [await reader.read_next(10) for _ in range(3)]
+    else:
+        kept = await client.subscribe(aside, "dead-letters")  # made by the function, not by this line
+        letters = [await kept.receive(10) for _ in range(3)]
+    assert [each.data for each in letters] == [b"5", b"6", b"no json"]
+    assert [each.properties["EXCEPTION"].partition(":")[0] for each in letters] == [
+        "LookupError",
+        "SchemaMismatch",
+        "JSONDecodeError",
+    ]
+    assert {(each.key, each.properties["a"], each.properties["REAL_TOPIC"]) for each in letters} == {("k", "b", topic)}
+
+
+async def test_without_an_extractor_too_a_message_that_is_no_value_is_put_aside(client, topic):
+    """A window with such a message in it was tried again for ever."""
+    source = await client.create_producer(topic)
+    for data in (b"0", b"no json", b"1"):
+        await source.send(data)
+    keys = {"inputSpecs": {topic: {"serdeClassName": f"{__name__}.Json"}}, "deadLetterTopic": f"{topic}-dead"}
+    await run(client, config(topic, {"windowLengthCount": 2}, **keys), lambda values: values, 1)
+    assert await output(client, f"{topic}-out") == [[0, 1]]
+    assert await left(client, topic) == []
+
+
+async def test_an_extractor_that_takes_none_of_the_first_ten_messages_ends_the_function_with_its_error(client, topic):
+    await produce(client, topic, [5] * 15)
+    told = config(topic, {"windowLengthDurationMs": 100} | STRICT, inputSpecs={topic: {"serdeClassName": f"{__name__}.Json"}})
+    with pytest.raises(LookupError, match="no time for 5") as raised:
+        await run(client, told | {"deadLetterTopic": f"{topic}-dead"}, lambda values: values, 1)
+    assert "the first 10 messages all failed" in raised.value.__notes__[0]
+    kept = await client.subscribe(topic, "s")
+    assert len(await kept.receive_many(15, max_wait=0.5)) == 15

@@ -8,6 +8,7 @@ from pulsar_txn.client._tracebacks import ErrorKinds
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
+from pulsar_txn.client.loop.poison import ERROR_CHARACTERS
 from pulsar_txn.client.loop.suspects import FIRST_MESSAGES, FirstMessages
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.pool import ConnectionPool
@@ -27,6 +28,7 @@ from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.net.tls import TlsFiles
+from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
@@ -39,7 +41,9 @@ from pulsar_txn.wire.varints import varint
 
 __all__ = [
     "AMBIENT",
+    "ERROR_CHARACTERS",
     "FIRST_MESSAGES",
+    "LETTERS_SUBSCRIPTION",
     "NOT_SAID",
     "NO_ASSIGN_TOPIC",
     "PROTOBUF_NATIVE",

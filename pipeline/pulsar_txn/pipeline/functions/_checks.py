@@ -108,7 +108,7 @@ def _check_window(config: FunctionConfig) -> None:
 
 
 def _check_retries(config: FunctionConfig) -> None:
-    if config.dead_letter_topic is not None and config.max_message_retries is None:
+    if config.dead_letter_topic is not None and config.max_message_retries is None and config.window is None:
         raise InvalidConfiguration("deadLetterTopic without maxMessageRetries", hint="say how often to try: maxMessageRetries")
     plain = config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE and not config.is_managed
     if config.timeout_ms is not None and not plain:

@@ -94,7 +94,7 @@ class Outlets:
     def __init__(self, client: AsyncClient, config: ProducerConfig) -> None:
         self._client = client
         self._config = config
-        self._outlets: dict[tuple[str, Compression, str | None, bool], Outlet] = {}
+        self._outlets: dict[tuple[str, Compression, str | None, bool, str | None], Outlet] = {}
 
     def send(
         self,
@@ -105,10 +105,14 @@ class Outlets:
         compression: Compression | None = None,
         producer_name: str | None = None,
         schema: Schema[Any] | None = None,
+        keeper: str | None = None,
     ) -> Handed:
-        """Send bytes, or a value of the schema. A named producer deduplicates: it sends one by one, and never gives up."""
+        """Send bytes, or a value of the schema. A named producer deduplicates: it sends one by one, and never gives up.
+
+        `keeper`: a subscription that is made with the producer, and keeps what is sent.
+        """
         chosen = self._config.compression if compression is None else compression
-        key = (topic, chosen, producer_name, schema is None)
+        key = (topic, chosen, producer_name, schema is None, keeper)
         if key not in self._outlets:
             made: dict[str, Any] = {
                 "compression": chosen,
@@ -117,6 +121,8 @@ class Outlets:
             }
             if schema is not None:
                 made["schema"] = schema
+            if keeper is not None:
+                made |= {"initial_subscription": keeper, "chunking": True}
             if producer_name is not None:
                 made |= {"producer_name": producer_name, "send_timeout": 0.0, "batching": False}
             self._outlets[key] = Outlet(lambda: self._client.create_producer(topic, **made))

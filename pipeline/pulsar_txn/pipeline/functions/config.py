@@ -182,6 +182,12 @@ class FunctionConfig:
         return named or f"persistent://{self.fqfn}-state"
 
     @property
+    def refused_topic(self) -> str:
+        """Where a window function puts messages that can be in no window."""
+        late = None if self.window is None else self.window.late_data_topic
+        return self.dead_letter_topic or late or f"persistent://{self.fqfn}-DLQ"
+
+    @property
     def subscription(self) -> str:
         """The subscription's name."""
         return self.sub_name or self.fqfn

@@ -12,12 +12,20 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client import Message
 from pulsar_txn.client.errors import PulsarError, SchemaMismatch
-from pulsar_txn.client.inside import growing_pauses, is_fatal
+from pulsar_txn.client.inside import (
+    ERROR_CHARACTERS,
+    FIRST_MESSAGES,
+    LETTERS_SUBSCRIPTION,
+    ErrorKinds,
+    FirstMessages,
+    growing_pauses,
+    is_fatal,
+)
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Note, pause_or_stop
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions._loading import extractor_of
@@ -57,6 +65,8 @@ class WindowLoop:
         self._pattern = pattern
         self._stop = stop
         self._note = Note(instance, observer)
+        self._first = FirstMessages()
+        self._kinds = ErrorKinds()
         self._pauses = functools.partial(growing_pauses, instance.client.inside)
         self._extract = extractor_of(self._window.timestamp_extractor, instance.config.py)
         self._consumer: AsyncConsumer[bytes]
@@ -103,9 +113,11 @@ class WindowLoop:
     async def _work(self) -> None:
         while not self._stop.is_set():
             received = await self._receive()
-            late = [message for message in received if not self._add(message)]
+            late, refused = self._sorted_in(received)
             if late:
-                await self._put_aside(late)
+                await self._put_late_aside(late)
+            for message, error in refused:
+                await self._put_refused_aside(message, error)
             now_ms = None if received else self._instance.wall_ms()
             while (window := self._windows.due(now_ms)) is not None and not self._stop.is_set():
                 await self._fire(window)
@@ -121,17 +133,45 @@ class WindowLoop:
             stopping.cancel()
         return receiving.result() if receiving.done() and not receiving.cancelled() else ()
 
-    def _add(self, message: Message[bytes]) -> bool:
-        time_ms = message.publish_time_ms if self._extract is None else self._extracted(message)
+    def _sorted_in(
+        self, received: Sequence[Message[bytes]]
+    ) -> tuple[list[Message[bytes]], list[tuple[Message[bytes], Exception]]]:
+        """Put messages into their windows; returns those that are too late, and those that have no value or no time."""
+        late, refused = [], []
+        for message in received:
+            try:
+                time_ms = self._time_of(message)
+            except Exception as error:
+                if self._ends_the_run(message, error):
+                    raise
+                refused.append((message, error))
+                continue
+            self._first.worked()
+            if not self._add(message, time_ms):
+                late.append(message)
+        return late, refused
+
+    def _ends_the_run(self, message: Message[bytes], error: Exception) -> bool:
+        """Whether no further message is to be tried: the error is final, or the first messages were all refused."""
+        if is_fatal(error) or self._instance.is_closed:
+            return True
+        if not self._first.all_fail(message):
+            return False
+        error.add_note(f"the first {FIRST_MESSAGES} messages all failed, so the function is at fault")
+        return True
+
+    def _add(self, message: Message[bytes], time_ms: int) -> bool:
         found = message.message_id
         return self._windows.add(
             message, Place(message.topic, (found.ledger_id, found.entry_id, max(found.batch_index, 0))), time_ms
         )
 
-    def _extracted(self, message: Message[bytes]) -> int:
+    def _time_of(self, message: Message[bytes]) -> int:
+        """Its time, by the extractor if there is one. Raises what that and deserializing raise, before a window has it."""
+        value = self._instance.value_of(message, self._pattern)
         if self._extract is None:
-            raise RuntimeError("there is no extractor")
-        time_ms = self._extract(self._instance.value_of(message, self._pattern), message)
+            return message.publish_time_ms
+        time_ms = self._extract(value, message)
         if not isinstance(time_ms, int):
             raise SchemaMismatch(f"the extractor gave {time_ms!r} for {message.message_id}, not milliseconds as a whole number")
         return time_ms
@@ -190,21 +230,50 @@ class WindowLoop:
             self._note("failed", tuple(messages), error)
             raise _AgainError from error  # part of it may be acknowledged, and the outcome may be unknown
 
-    async def _put_aside(self, late: Sequence[Message[bytes]]) -> None:
+    async def _put_late_aside(self, late: Sequence[Message[bytes]]) -> None:
         """Messages whose windows are over: to the topic for them, if there is one, and acknowledged."""
         topic = self._window.late_data_topic
         logger.warning("%s: %d messages came after their last window: %s", self._config.fqfn, len(late), topic or "left out")
 
         async def send(txn: AsyncTransaction) -> None:
             for message in late if topic is not None else ():
-                properties = {**message.properties, "REAL_TOPIC": message.topic, "ORIGIN_MESSAGE_ID": str(message.message_id)}
-                options: dict[str, Any] = {"properties": properties, "key": message.key, "txn": txn}
-                await self._instance.outlets.send(str(topic), message.data, options)
+                await self._send_aside(message, str(topic), txn)
 
+        await self._remove(late, send)
+        self._note("late", tuple(late), None)
+
+    async def _put_refused_aside(self, message: Message[bytes], error: Exception) -> None:
+        """A message that can be in no window: to the dead letters, or the topic of late messages, and acknowledged."""
+        topic = self._config.refused_topic
+        keeper = None if topic == self._window.late_data_topic else LETTERS_SUBSCRIPTION
+        said = {"EXCEPTION": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]}
+        what = f"{self._config.fqfn}: message {message.message_id} of {message.topic} can be in no window and goes to {topic}"
+        self._kinds.tell(logger, what, error)
+
+        async def send(txn: AsyncTransaction) -> None:
+            await self._send_aside(message, topic, txn, said, keeper)
+
+        await self._remove([message], send)
+        self._note("dead_letter", (message,), error)
+
+    async def _send_aside(
+        self,
+        message: Message[bytes],
+        topic: str,
+        txn: AsyncTransaction,
+        said: Mapping[str, str] | None = None,
+        keeper: str | None = None,
+    ) -> None:
+        properties = {**message.properties, "REAL_TOPIC": message.topic, "ORIGIN_MESSAGE_ID": str(message.message_id)}
+        properties |= said or {}
+        payload = None if message.is_tombstone else message.data
+        options: dict[str, Any] = {"properties": properties, "key": message.key, "txn": txn}
+        await self._instance.outlets.send(topic, payload, options, keeper=keeper)
+
+    async def _remove(self, messages: Sequence[Message[bytes]], send: Callable[[AsyncTransaction], Awaitable[None]]) -> None:
         try:
-            await self._in_transaction(late, late, send)
+            await self._in_transaction(messages, messages, send)
         except PulsarError as error:
             if is_fatal(error):
                 raise
             raise _AgainError from error
-        self._note("late", tuple(late), None)
