@@ -215,7 +215,7 @@ def refusal(*arguments: object, **more) -> tuple[int, str]:
     [
         ((), "--data DIR"),
         (("--data", "DATA", "--port", "70000"), "70000 is not in the range"),
-        (("--data", "DATA", "--set", "brokerServicePort"), "'brokerServicePort' is not KEY=VALUE"),
+        (("--data", "DATA", "--set", "brokerServicePort"), "write KEY=VALUE; what was given has no"),
         (("--data", "DATA", "--set", "brokerServicePort=x"), "command line: brokerServicePort=x: a whole number is expected"),
         (("--data", "DATA", "--set", "brokerServicePort=65536"), "a port up to 65535 is expected"),
         (("--data", "DATA", "--conf", "/nowhere/x.conf"), "/nowhere/x.conf cannot be read: No such file or directory"),

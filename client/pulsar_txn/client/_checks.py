@@ -249,8 +249,10 @@ def having(*methods: str, needed: str) -> Check:
 
 def check_methods(what: str, value: object, methods: Sequence[str], needed: str) -> None:
     """For an object of the program's own."""
-    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+    if isinstance(value, type):
         raise refused(what, value, needed)
+    if not all(callable(getattr(value, name, None)) for name in methods):  # such as a token, or the bytes of a key
+        raise InvalidConfiguration(f"{what} must be {needed}, not a value of type {type(value).__name__}")
 
 
 def each_having(*methods: str, needed: str) -> Check:

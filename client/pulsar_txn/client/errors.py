@@ -80,13 +80,14 @@ from typing import Any, ClassVar
 
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.secret_text import shown
 
 
 class PulsarError(Exception):
     """Base of everything the client raises on purpose.
 
     `code` is the protocol's ServerError when the broker refused, else None. `txn_id` and `endpoint`
-    (`host:port`) name what it was about; `hint` says what to do; `str()` shows all of it.
+    (`host:port`) name what it was about; `hint` says what to do; `str()` shows all of it, and no credentials.
     `maybe_processed`: the request may have been carried out although no answer came.
     """
 
@@ -112,11 +113,12 @@ class PulsarError(Exception):
         hint: str | None = None,
         maybe_processed: bool = False,
     ) -> None:
+        message = shown(message)
         super().__init__(message)
         self.message = message
         self.txn_id = txn_id
         self.endpoint = endpoint
-        self.hint = hint if hint is not None else self.default_hint
+        self.hint = shown(hint) if hint is not None else self.default_hint
         self.maybe_processed = maybe_processed
 
     def __str__(self) -> str:

@@ -37,6 +37,7 @@ from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
 from pulsar_txn.client.txn.managed import open_now
 from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
+from pulsar_txn.wire.secret_text import Secret, optional_secret, secret, shown
 from pulsar_txn.wire.varints import varint
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Lock",
     "Runtime",
     "SchemaInfo",
+    "Secret",
     "Settings",
     "Slots",
     "TlsFiles",
@@ -82,8 +84,11 @@ __all__ = [
     "noted",
     "open_for_others",
     "open_now",
+    "optional_secret",
     "parse_service_url",
     "parse_topic",
+    "secret",
+    "shown",
     "take_over",
     "varint",
 ]

@@ -114,7 +114,7 @@ def _json(text: object) -> dict[str, Any]:
     try:
         given = json.loads(cast("str", text))
     except ValueError as error:
-        raise ValueError(f"auth_params_string must be JSON: {error}") from error
+        raise ValueError(f"auth_params_string must be JSON: {error}") from None  # the error has the text
     if not isinstance(given, dict):
         raise ValueError("auth_params_string must be a JSON object")  # noqa: TRY004 - the official client's class
     return given

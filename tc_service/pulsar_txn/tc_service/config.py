@@ -25,7 +25,7 @@ from pulsar_txn.broker.serving import (
 )
 from pulsar_txn.client import TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.inside import Settings, TlsFiles, parse_service_url
+from pulsar_txn.client.inside import Secret, Settings, TlsFiles, optional_secret, parse_service_url, secret
 
 from .cluster.participants import ParticipantRefused, check_cluster_name
 from .topic_ledger.names import check_place
@@ -68,7 +68,7 @@ class CoordinatorConfig:
     authentication_enabled: bool = False
     authentication_providers: str = ""
     authenticate_metrics_endpoint: bool = False
-    token_secret_key: str | None = attrs.field(default=None, repr=False)
+    token_secret_key: Secret | None = attrs.field(default=None, converter=optional_secret)
     token_public_key: str | None = None
     token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
     super_user_roles: str = ""
@@ -136,12 +136,12 @@ class CoordinatorConfig:
 
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
-    """How the brokers of one cluster are reached. `auth_params` is left out of `repr`."""
+    """How the brokers of one cluster are reached."""
 
     service_url: str = ""
     admin_url: str = ""
     auth_plugin: str = ""
-    auth_params: str = attrs.field(default="", repr=False)
+    auth_params: Secret = attrs.field(default=Secret(""), converter=secret)
     tls_trust_certs_file_path: str | None = None
     tls_certificate_file_path: str | None = None
     tls_key_file_path: str | None = None
@@ -157,7 +157,7 @@ class ClusterConfig:
             validate_hostname=self.tls_enable_hostname_verification,
             allow_insecure_connection=self.tls_allow_insecure_connection,
         )
-        authentication = _authentication(self.auth_plugin, self.auth_params)
+        authentication = _authentication(self.auth_plugin, self.auth_params.reveal())
         settings = Settings(operation_timeout=5, connection_timeout=5, authentication=authentication, tls=tls)
         if self.admin_url and not self.admin_url.startswith(("http://", "https://")):
             raise InvalidConfiguration(f"adminUrl={self.admin_url} is no URL of an admin API", hint="write http://host:8080")
@@ -174,7 +174,7 @@ def _authentication(plugin: str, params: str) -> TokenAuthentication | TlsAuthen
         given = dict(each.partition(":")[::2] for each in params.split(",") if each)
         return TlsAuthentication(given.get("tlsCertFile"), given.get("tlsKeyFile"))
     if plugin not in _TOKEN:
-        raise InvalidConfiguration(f"authPlugin={plugin} is not known", hint="write token or tls")
+        raise InvalidConfiguration("authPlugin is not known", hint="write token or tls; credentials belong into authParams")
     if params.startswith("file://"):
         return TokenAuthentication.from_file(params.removeprefix("file://"))
     token = params.removeprefix("token:")

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 import attrs
 import javaproperties
 
+from pulsar_txn.wire.secret_text import Secret
+
 from .settings import BrokerConfig, ConfigError
 
 ConfigT = TypeVar("ConfigT")
@@ -68,7 +70,7 @@ class Setting:
     """A key with its value, and where it was said."""
 
     key: str
-    value: str
+    value: str = attrs.field(repr=False)  # perhaps a secret
     origin: str
 
 
@@ -217,4 +219,6 @@ _CONVERTERS: Final[Mapping[str, Callable[[str], object]]] = {
     "bool": _boolean,
     "str": lambda text: text or None,
     "str | None": lambda text: text or None,
+    "Secret": Secret,
+    "Secret | None": lambda text: Secret(text) if text else None,
 }

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import attrs
 
+from pulsar_txn.wire.secret_text import Secret, optional_secret, shown
+
 
 class ConfigError(ValueError):
     """A value that cannot be used. The message names the file and line (or the variable) and what is expected there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +49,7 @@ class BrokerConfig:
     # who clients are
     authentication_enabled: bool = False
     authentication_providers: str = ""
-    token_secret_key: str | None = attrs.field(default=None, repr=False)
+    token_secret_key: Secret | None = attrs.field(default=None, converter=optional_secret)
     token_public_key: str | None = None
     token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
     super_user_roles: str = ""

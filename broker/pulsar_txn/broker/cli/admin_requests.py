@@ -9,6 +9,7 @@ import urllib.request
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from .exits import REFUSED, UNAVAILABLE, USAGE, Ending
 
@@ -31,7 +32,8 @@ def token_in(path: Path | None) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Ending(USAGE, f"{path} has no token that can be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in ASCII"
+        raise Ending(USAGE, f"--auth-token-file: no token can be read from it: {reason}; give the path of a file") from None
 
 
 def tls_with(trust: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
@@ -51,6 +53,8 @@ class Admin:
     def __init__(self, url: str, base: str = BASE, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise Ending(USAGE, f"--admin-url {url}: write http://host:port")
+        if "@" in urlsplit(url).netloc:
+            raise Ending(USAGE, "--admin-url has a user or a password in it: give a token with --auth-token-file instead")
         self.url = url.rstrip("/")
         self._base = base
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
 
 from pulsar_txn.broker.base.config import conf_key, load
+from pulsar_txn.wire.secret_text import Secret, shown
 
 from .options import command_line_of, load_config
 
@@ -28,7 +30,7 @@ def show(conf: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
     for warning in loaded.warnings:
         click.echo(f"pulsar-txn: configuration: {warning}", err=True)
     rows = [
-        (conf_key(field.name), getattr(loaded.config, field.name), loaded.origins[field.name])
+        (conf_key(field.name), _visible(getattr(loaded.config, field.name)), loaded.origins[field.name])
         for field in attrs.fields(type(loaded.config))
     ]
     if as_json:
@@ -38,6 +40,11 @@ def show(conf: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
     width = max(len(setting) for setting, _ in lines)
     for setting, origin in lines:
         click.echo(f"{setting:<{width}}  # {origin}")
+
+
+def _visible(value: Any) -> Any:
+    """The value; of a secret only the file that has it."""
+    return value.shown if isinstance(value, Secret) else shown(value) if isinstance(value, str) else value
 
 
 def _text(value: object) -> str:

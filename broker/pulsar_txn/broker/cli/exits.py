@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pulsar_txn.broker.net.ports import CannotListen
+from pulsar_txn.wire.secret_text import shown
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -24,9 +25,10 @@ CUT_SHORT: Final = 75
 
 
 class Ending(Exception):  # noqa: N818 - not always an error
-    """The process ends with `code`, after `sentence` was printed."""
+    """The process ends with `code`, after `sentence` was printed. It shows no credentials."""
 
     def __init__(self, code: int, sentence: str) -> None:
+        sentence = shown(sentence)
         super().__init__(sentence)
         self.code = code
         self.sentence = sentence

@@ -20,7 +20,7 @@ def command_line_of(settings: tuple[str, ...], port: int | None = None, http_por
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+            raise click.BadParameter("write KEY=VALUE; what was given has no '='", param_hint="--set")  # never shown: a secret?
         chosen[key] = value
     if port is not None:
         chosen["brokerServicePort"] = str(port)

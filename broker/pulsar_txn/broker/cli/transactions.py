@@ -36,7 +36,7 @@ def _txn_id(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[i
     show_default=True,
     help="HTTP of the broker or coordinator.",
 )
-@click.option("--auth-token-file", type=_PATH, help="File with a JSON Web Token.")
+@click.option("--auth-token-file", type=click.Path(path_type=Path), help="File with a JSON Web Token.")
 @click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the server's certificate.")
 @click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show.")
 @click.option("--tls-key-file", type=_PATH, help="PEM file with its key.")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.secret_text import Secret
 
 
 @attrs.frozen
@@ -22,7 +23,7 @@ class TokenKeys(Protocol):
     """The keys of a configuration that this module reads; Pulsar's, in snake_case."""
 
     @property
-    def token_secret_key(self) -> str | None:
+    def token_secret_key(self) -> Secret | None:
         """A path, a data URL, or the key in base64."""
 
     @property

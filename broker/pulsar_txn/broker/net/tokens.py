@@ -31,7 +31,7 @@ def tokens_of(keys: TokenKeys) -> TokenProvider:
     if bool(keys.token_secret_key) == bool(keys.token_public_key):
         raise ConfigError("authentication by token needs one of tokenSecretKey and tokenPublicKey")
     if keys.token_secret_key:
-        secret = _key_bytes("tokenSecretKey", keys.token_secret_key)
+        secret = _key_bytes("tokenSecretKey", keys.token_secret_key.reveal())
         if len(secret) < _LEAST_SECRET_BYTES:
             raise ConfigError(f"tokenSecretKey has {len(secret)} bytes, and {_LEAST_SECRET_BYTES} are the least")
         return TokenProvider(secret, _SYMMETRIC, keys.token_auth_claim)
@@ -76,7 +76,8 @@ class ReloadedTokens:
     """`TokenProvider` with the key that is in its file now. What was let in by an older key stays until its token expires."""
 
     def __init__(self, keys: TokenKeys) -> None:
-        file = _file_of(keys.token_secret_key or keys.token_public_key or "")
+        secret = keys.token_secret_key
+        file = _file_of(secret.reveal() if secret else keys.token_public_key or "")
         files = [] if file is None else [str(file)]
         self._tokens = Reloaded(lambda: tokens_of(keys), files, keys.tls_cert_refresh_check_duration_sec)
 

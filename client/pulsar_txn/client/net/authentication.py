@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import attrs
 
 from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration, PulsarError
+from pulsar_txn.wire.secret_text import Secret, secret
 
-TokenSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
+TokenFunction: TypeAlias = "Callable[[], str | Awaitable[str]]"
 
 
 class Authentication(Protocol):
@@ -30,9 +31,18 @@ class Authentication(Protocol):
         ...
 
 
-def _token(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, str) and not callable(value):  # never shown
+def _token(value: str | Secret | TokenFunction) -> Secret | TokenFunction:
+    if isinstance(value, Secret | str):
+        return secret(value)
+    if not callable(value):  # never shown
         raise InvalidConfiguration(f"token must be text, or a function that returns it, not {type(value).__name__}")
+    return value
+
+
+def _password(value: str | Secret) -> Secret:
+    if not isinstance(value, str | Secret):
+        raise InvalidConfiguration(f"password must be text, not {type(value).__name__}")
+    return secret(value)
 
 
 @attrs.frozen
@@ -43,7 +53,7 @@ class TokenAuthentication:
     left out of `repr`.
     """
 
-    token: TokenSource = attrs.field(repr=False, validator=_token)
+    token: Secret | TokenFunction = attrs.field(repr=False, converter=_token)
     method_name: str = attrs.field(default="token", init=False)
 
     @classmethod
@@ -54,7 +64,7 @@ class TokenAuthentication:
 
     def data(self) -> bytes | Awaitable[bytes]:
         """The token as bytes."""
-        token = self.token() if callable(self.token) else self.token
+        token = self.token.reveal() if isinstance(self.token, Secret) else self.token()
         return token.encode() if isinstance(token, str) else _encoded(token)
 
 
@@ -65,7 +75,8 @@ async def _encoded(token: Awaitable[str]) -> bytes:
 def _without_colon(_instance: object, _attribute: attrs.Attribute[str], value: str) -> None:
     if not value or ":" in value:
         raise InvalidConfiguration(
-            f"a user name of basic authentication cannot be {value!r}", hint="it ends at the first colon"
+            f"a user name of basic authentication is not empty and has no colon; this one begins {value.partition(':')[0]!r}",
+            hint="give user and password apart",
         )
 
 
@@ -74,12 +85,12 @@ class BasicAuthentication:
     """User name and password, as Pulsar's AuthenticationProviderBasic checks them. The password is left out of `repr`."""
 
     user: str = attrs.field(validator=_without_colon)
-    password: str = attrs.field(repr=False)
+    password: Secret = attrs.field(repr=False, converter=_password)
     method_name: str = attrs.field(default="basic", init=False)
 
     def data(self) -> bytes:
         """`user:password`."""
-        return f"{self.user}:{self.password}".encode()
+        return f"{self.user}:{self.password.reveal()}".encode()
 
 
 @attrs.frozen
@@ -107,7 +118,11 @@ async def current_data(authentication: Authentication) -> bytes:
     except PulsarError:
         raise
     except Exception as error:  # whatever the program's function raises
-        failure = AuthenticationError(f"the credentials could not be had: {error!r}")
+        # `repr` of an error of encoding has all of the text, and the text of an OSError the path, perhaps the token itself.
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        failure = AuthenticationError(f"the credentials could not be had: {type(error).__name__}: {reason}")
         failure.retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one as well
         failure.fatal = not failure.retriable
+        if isinstance(error, OSError | UnicodeError):
+            raise failure from None
         raise failure from error

@@ -14,11 +14,12 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pulsar_txn.client._checks import number_of_seconds
 from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration
 from pulsar_txn.client.net.runtime import JsonHttp, monotonic_seconds
+from pulsar_txn.wire.secret_text import Secret, secret
 
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _SHARE_OF_LIFE: Final = 0.9
@@ -43,7 +44,7 @@ class OAuth2Authentication:
         issuer_url: str = "",
         *,
         client_id: str,
-        client_secret: str,
+        client_secret: str | Secret,
         audience: str | None = None,
         scope: str | None = None,
         token_url: str | None = None,
@@ -52,12 +53,16 @@ class OAuth2Authentication:
     ) -> None:
         if not issuer_url and not token_url:
             raise InvalidConfiguration("OAuth 2.0 needs issuer_url or token_url")
-        form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": client_secret}
+        if any("@" in urlsplit(each or "").netloc for each in (issuer_url, token_url)):
+            hint = "give client_id= and client_secret="
+            raise InvalidConfiguration("the URL of an identity provider must not have a user or a password in it", hint=hint)
+        self._secret = secret(client_secret)
+        form = {"grant_type": "client_credentials", "client_id": client_id}
         self._form = form | ({"audience": audience} if audience else {}) | ({"scope": scope} if scope else {})
         self._issuer_url = issuer_url
         self._token_url = token_url
         self._http = JsonHttp(timeout=number_of_seconds(timeout, "timeout"), tls_context=tls_context)
-        self._token = ""
+        self._token = Secret("")
         self._good_until = 0.0
         self._lock = asyncio.Lock()
 
@@ -75,7 +80,8 @@ class OAuth2Authentication:
             kind = document.get("type", "client_credentials")
             client_id, client_secret = document["client_id"], document["client_secret"]
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-            raise InvalidConfiguration(f"the OAuth 2.0 key file cannot be read: {error!r}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is no JSON with client_id and client_secret"
+            raise InvalidConfiguration(f"the OAuth 2.0 key file cannot be read: {reason}") from None
         if kind != "client_credentials":
             raise InvalidConfiguration(f"the OAuth 2.0 key file is for {kind!r}, not client_credentials")
         issuer_url = issuer_url or document.get("issuer_url", "")
@@ -89,15 +95,15 @@ class OAuth2Authentication:
         async with self._lock:
             if not self._token or monotonic_seconds() >= self._good_until:
                 await self._renew()
-            return self._token.encode()
+            return self._token.reveal().encode()
 
     async def _renew(self) -> None:
         if self._token_url is None:
             url = self._issuer_url.rstrip("/") + _DISCOVERY
             self._token_url = str(_field(await self._ask("GET", url), "token_endpoint", url))
         asked_at = monotonic_seconds()
-        answer = await self._ask("POST", self._token_url, self._form)
-        self._token = str(_field(answer, "access_token", self._token_url))
+        answer = await self._ask("POST", self._token_url, self._form | {"client_secret": self._secret.reveal()})
+        self._token = Secret(str(_field(answer, "access_token", self._token_url)))
         try:
             life = float(answer.get("expires_in", _UNTOLD_LIFE))
         except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.outbox.door import Door, at_once, had
@@ -25,9 +25,14 @@ class Connections:
     """Makes them, and closes them (or gives them back to their pool)."""
 
     def __init__(self, connect: Any, paramstyle: str | None) -> None:
-        connect = connect if callable(connect) else getattr(connect, "connect", None)  # an engine of SQLAlchemy
+        given, connect = (
+            connect,
+            connect if callable(connect) else getattr(connect, "connect", None),
+        )  # of an engine of SQLAlchemy
         if not callable(connect):
-            raise refused("connect", connect, "a function that returns a new database connection, or an engine of SQLAlchemy")
+            needed = "a function that returns a new database connection, or an engine of SQLAlchemy"
+            kind = type(given).__name__  # not what was given: the address of a database has its password
+            raise InvalidConfiguration(f"connect must be {needed}, not a value of type {kind}")
         self._connect: Callable[[], Any] = connect
         self._paramstyle = paramstyle
         self._thread: WorkerThread | None = None

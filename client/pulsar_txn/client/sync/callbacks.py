@@ -20,6 +20,7 @@ from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.crypto import CryptoKeys, KeyComing, PemKeys
+from pulsar_txn.wire.secret_text import Secret
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer
@@ -132,7 +133,7 @@ def asked_authentication(callbacks: Callbacks, authentication: Authentication) -
 
     check_methods("authentication", authentication, ("data",), A_WAY_TO_AUTHENTICATE)
     ours = isinstance(authentication, (BasicAuthentication, TlsAuthentication, OAuth2Authentication))
-    if ours or (isinstance(authentication, TokenAuthentication) and isinstance(authentication.token, str)):
+    if ours or (isinstance(authentication, TokenAuthentication) and isinstance(authentication.token, Secret)):
         return authentication
     return AskedAuthentication(callbacks, authentication)
 

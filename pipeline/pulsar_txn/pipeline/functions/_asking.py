@@ -11,6 +11,7 @@ import aiohttp
 import click
 
 from pulsar_txn.client.errors import UsageError
+from pulsar_txn.client.inside import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,5 +80,5 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 def ended(error: Exception, code: int) -> SystemExit:
     """Say what failed; raise what it returns."""
-    click.echo(f"pulsar-txn: {error}", err=True)
+    click.echo(f"pulsar-txn: {shown(str(error))}", err=True)
     return SystemExit(code)

@@ -146,7 +146,7 @@ def _document(flag: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidConfiguration(f"{flag} is no JSON: {error}") from error
+        raise InvalidConfiguration(f"{flag} is no JSON: {error}") from None  # the error has the text
 
 
 def authentication_of(plugin: str | None, params: str | None) -> Authentication | None:
@@ -165,8 +165,8 @@ def authentication_of(plugin: str | None, params: str | None) -> Authentication 
     if kind == "tls":
         return TlsAuthentication(pairs.get("tlsCertFile"), pairs.get("tlsKeyFile"))
     raise InvalidConfiguration(
-        f"--client-auth-plugin {plugin} is not supported",
-        hint="token, basic and TLS are; for others write a program with run()",
+        "this --client-auth-plugin is not supported",
+        hint="token, basic and TLS are; credentials belong into --client-auth-params; for others write a program with run()",
     )
 
 

@@ -89,7 +89,7 @@ def mapping(read: Read | None = None) -> Callable[[str, Any], dict[str, Any]]:
 
     def read_all(key: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise InvalidConfiguration(f"{key} must be a mapping, not {value!r}")
+            raise InvalidConfiguration(f"{key} must be a mapping, not a value of type {type(value).__name__}")
         return {str(name): each if read is None else read(f"{key}.{name}", each) for name, each in value.items()}
 
     return read_all

@@ -16,6 +16,7 @@ import aiohttp
 import click
 
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
+from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.functions import _command, _state_commands
 from pulsar_txn.pipeline.functions._asking import F, admin_url_option, ask, ended, named, path_of, run
 from pulsar_txn.pipeline.functions._uploads import check_upload
@@ -123,6 +124,8 @@ def _simple(name: str, method: str, path: str, text: str, said: str | None, *, o
         function = path_of(tenant, namespace, name, fqfn)
         at = f"{function}{'' if instance_id is None else f'/{instance_id}'}{path}"
         found = run(ask(admin_url, method, at))
+        if isinstance(found, dict) and isinstance(found.get("secrets"), dict):
+            found["secrets"] = dict.fromkeys(found["secrets"], str(Secret("")))
         click.echo(json.dumps(found, indent=2) if said is None else f"{function} {said}")
 
     command.__doc__ = text

@@ -76,7 +76,7 @@ class FunctionConfig:
     """By default `tenant/namespace/name`."""
     subscription_position: SubscriptionPosition = SubscriptionPosition.LATEST
     user_config: Mapping[str, Any] = attrs.field(factory=dict)
-    secrets: Mapping[str, Any] = attrs.field(factory=dict)
+    secrets: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     forward_source_message_property: bool = True
     max_message_retries: int | None = None
     """Attempts after the first one until a message is poison; None: for ever."""
@@ -129,7 +129,7 @@ class FunctionConfig:
         try:
             found = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InvalidConfiguration(f"{file} is no YAML: {error}") from error
+            raise InvalidConfiguration(f"{file} is no YAML{_where(error)}") from None  # the error has the text of the line
         if not isinstance(found, dict):
             raise InvalidConfiguration(f"{file} is no mapping of keys to values")
         if _has_more_nodes(found, _MOST_NODES):
@@ -201,6 +201,12 @@ class FunctionConfig:
         """The schema type that an input was given with."""
         spec = self.input_specs.get(topic)
         return (spec and spec.schema_type) or self.custom_schema_inputs.get(topic)
+
+
+def _where(error: Exception) -> str:
+    """What is wrong at which line, as far as the error of PyYAML says it, without that line."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    return "" if mark is None else f": {problem or 'it cannot be read'} in line {mark.line + 1}"
 
 
 def _has_more_nodes(found: Any, most: int) -> bool:

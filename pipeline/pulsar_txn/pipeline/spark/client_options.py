@@ -14,6 +14,7 @@ from pulsar_txn.client import (
     TlsAuthentication,
     TokenAuthentication,
 )
+from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.option_values import (
     EXPECTED,
@@ -22,6 +23,7 @@ from pulsar_txn.pipeline.spark.option_values import (
     nanoseconds,
     positive,
     seconds,
+    secret,
     text,
     whole,
 )
@@ -62,7 +64,7 @@ _ARGUMENTS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tlsKeyFilePath": ("tls_key_file", text),
     "tlsHostnameVerificationEnable": ("tls_validate_hostname", flag),
     "authPluginClassName": (AUTH_PLUGIN, text),
-    "authParams": (AUTH_PARAMS, text),
+    "authParams": (AUTH_PARAMS, secret),
 }
 """Name after the prefix -> the client's argument, and how its text is read."""
 
@@ -93,17 +95,17 @@ def read_client_option(name: str, value: str) -> dict[str, Any]:
         raise OptionError(f"option {name}: {value!r} is not {EXPECTED[read]}") from None
 
 
-def authentication_of(plugin: str, params: str) -> Authentication:
-    """What Pulsar's `authPluginClassName` and `authParams` mean. OptionError never shows the parameters."""
+def authentication_of(plugin: str, secret: Secret) -> Authentication:
+    """What Pulsar's `authPluginClassName` and `authParams` mean. OptionError."""
     kind = plugin.rpartition(".")[2].removeprefix("Authentication").lower()
     make = _PLUGINS.get(kind)
     if make is None:
         raise OptionError(
-            f"pulsar.client.authPluginClassName is {plugin!r}; known are AuthenticationToken, AuthenticationTls, "
-            "AuthenticationBasic and AuthenticationOAuth2"
+            "pulsar.client.authPluginClassName is not known; known are AuthenticationToken, AuthenticationTls, "
+            "AuthenticationBasic and AuthenticationOAuth2; credentials belong into pulsar.client.authParams"
         )
     try:
-        return make(params)
+        return make(secret.reveal())
     except (ValueError, KeyError):
         raise OptionError(f"pulsar.client.authParams do not fit {plugin}: see Pulsar's documentation of that plugin") from None
 
@@ -123,7 +125,9 @@ def _basic(params: str) -> Authentication:
     if params.lstrip().startswith("{"):
         given = json.loads(params)
         return BasicAuthentication(given["userId"], given["password"])
-    user, _, password = params.partition(":")
+    user, colon, password = params.partition(":")
+    if not colon:
+        raise ValueError
     return BasicAuthentication(user, password)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import attrs
 
 from pulsar_txn.client import AsyncClient, Authentication, OAuth2Authentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.spark.client_options import AUTH_PARAMS, AUTH_PLUGIN, authentication_of
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
@@ -20,7 +21,7 @@ _NAMES: Final = tuple(
 
 
 def connection_of(options: Options) -> tuple[Any, ...]:
-    """What two queries have in common that can share a client. Holds secrets: never show it."""
+    """What two queries have in common that can share a client."""
     return tuple(getattr(options, name) for name in _NAMES)
 
 
@@ -49,7 +50,7 @@ def authentication_of_options(options: Options) -> Authentication | None:
         return authentication
     if authentication is not None:
         raise OptionError("both pulsar.client.authPluginClassName and an option of ours say who this is: leave one out")
-    return authentication_of(plugin, given.get(AUTH_PARAMS, ""))
+    return authentication_of(plugin, given.get(AUTH_PARAMS, Secret("")))
 
 
 def _authentication(options: Options) -> Authentication | None:
@@ -61,7 +62,7 @@ def _authentication(options: Options) -> Authentication | None:
         ways["tokenFile"] = TokenAuthentication.from_file(options.token_file)
     if options.oauth2_key_file is not None:
         ways["oauth2KeyFile"] = OAuth2Authentication.from_key_file(
-            options.oauth2_key_file,
+            options.oauth2_key_file.reveal(),
             issuer_url=options.oauth2_issuer_url or "",
             audience=options.oauth2_audience,
             scope=options.oauth2_scope,

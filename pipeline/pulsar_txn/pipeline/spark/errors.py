@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pulsar_txn.client.inside import shown
+
 
 class SparkPulsarError(Exception):
     """Base of the errors of `format("pulsar")`."""
 
 
 class OptionError(SparkPulsarError, ValueError):
-    """An option, a column or an offset that cannot work; nothing was read or written."""
+    """An option, a column or an offset that cannot work; nothing was read or written. It shows no credentials."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
 
 
 class DataLossError(SparkPulsarError):

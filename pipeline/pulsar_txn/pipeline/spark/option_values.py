@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from pulsar_txn.client.inside import Secret
+
 DELIVERIES: Final = ("staged", "grouped", "auto")
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 PRIMITIVE_SCHEMAS: Final = {
@@ -32,6 +34,11 @@ _SCHEMA_ALIASES: Final = {"binary": "bytes", "bool": "boolean", "localdate": "lo
     "localdatetime": "local_date_time"
 }
 COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
+
+
+def secret(value: str) -> Secret:
+    """Any text, which is shown to nobody."""
+    return Secret(value)
 
 
 def text(value: str) -> str:
@@ -158,6 +165,7 @@ def _time(value: Any) -> int:
 
 
 EXPECTED: Final[dict[Callable[[str], Any], str]] = {
+    secret: "a text",
     text: "a text",
     names: "names with commas between them",
     flag: "true or false",

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.spark.client_options import PREFIX as CLIENT_PREFIX
 from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.errors import OptionError
@@ -30,6 +31,7 @@ from pulsar_txn.pipeline.spark.option_values import (
     positive,
     schema,
     schema_type,
+    secret,
     text,
     times,
     whole,
@@ -64,8 +66,8 @@ _CALLED: Final = {
 }
 
 
-def _option(name: str, read: Callable[[str], Any], default: Any, query: Query = Query.ANY, *, secret: bool = False) -> Any:
-    return attrs.field(default=default, repr=not secret, metadata={"name": name, "read": read, "query": query})
+def _option(name: str, read: Callable[[str], Any], default: Any, query: Query = Query.ANY) -> Any:
+    return attrs.field(default=default, metadata={"name": name, "read": read, "query": query})
 
 
 @attrs.frozen(kw_only=True)
@@ -76,14 +78,14 @@ class Options:
     topics: tuple[str, ...] = _option("topic", names, ())
     operation_timeout_ms: int = _option("operationTimeoutMs", positive, 30_000)
     # who we are, and whom we trust
-    token: str | None = _option("token", text, None, secret=True)
+    token: Secret | None = _option("token", secret, None)  # noqa: RUF009 - a field of attrs
     token_file: str | None = _option("tokenFile", text, None)
     tls_trust_certs_file: str | None = _option("tlsTrustCertsFile", text, None)
     tls_certificate_file: str | None = _option("tlsCertificateFile", text, None)
     tls_key_file: str | None = _option("tlsKeyFile", text, None)
     tls_validate_hostname: bool = _option("tlsValidateHostname", flag, True)
     tls_allow_insecure_connection: bool = _option("tlsAllowInsecureConnection", flag, False)
-    oauth2_key_file: str | None = _option("oauth2KeyFile", text, None, secret=True)
+    oauth2_key_file: Secret | None = _option("oauth2KeyFile", secret, None)  # noqa: RUF009 - likewise
     oauth2_issuer_url: str | None = _option("oauth2IssuerUrl", text, None)
     oauth2_audience: str | None = _option("oauth2Audience", text, None)
     oauth2_scope: str | None = _option("oauth2Scope", text, None)
@@ -131,8 +133,8 @@ class Options:
     key_value_encoding: str = _option("keyValueEncoding", key_value_encoding, "INLINE")
     admin_url: str | None = _option("admin.url", text, None)
 
-    client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)
-    """The arguments of the client that `pulsar.client.…` sets, in the order of their names. May hold secrets."""
+    client_options: tuple[tuple[str, Any], ...] = ()
+    """The arguments of the client that `pulsar.client.…` sets, in the order of their names."""
 
 
 TABLE: Final = {field.metadata["name"]: field for field in attrs.fields(Options) if field.metadata}

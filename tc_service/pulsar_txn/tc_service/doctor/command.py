@@ -59,7 +59,7 @@ class Orders:
 @click.option("--abort-unknown", is_flag=True, help="With --cure --yes: also abort what no coordinator knows.")
 @click.option("--search", type=click.IntRange(1), default=1000, show_default=True, help="Ended ids to try on a subscription.")
 @click.option("--json", "as_json", is_flag=True, help="Findings as a list, for programs.")
-@click.option("--auth-token-file", type=_PATH, help="File with a JSON Web Token.")
+@click.option("--auth-token-file", type=click.Path(path_type=Path), help="File with a JSON Web Token.")
 @click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the brokers' certificates.")
 @click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show; your role, without a token.")
 @click.option("--tls-key-file", type=_PATH, help="PEM file with its key.")
@@ -101,6 +101,8 @@ def doctor(
 def _authentication(token: Path | None, certificate: Path | None, key: Path | None) -> Authentication | None:
     """A token counts before a certificate, which is then shown and proves nothing."""
     if token is not None:
+        if not token.is_file():  # not shown: perhaps it is the token itself
+            raise Ending(USAGE, "--auth-token-file is no file; give the path of a file with the token")
         return TokenAuthentication.from_file(token)
     return None if certificate is None else TlsAuthentication(certificate, key)
 
