@@ -308,6 +308,24 @@ async def test_acknowledgements_are_collected_for_a_moment(broker):
         assert acks(broker)[1] == (False, [(1, 1, None, 3)])
 
 
+async def test_an_acknowledgement_in_a_transaction_comes_after_plain_ones(broker):
+    """Otherwise the transaction would take what is acknowledged already."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", ack_group_delay=60)
+        broker.deliver(1, 0, b"a")
+        broker.deliver(1, 1, b"b", b"c")
+        messages = await consumer.receive_many(3, max_wait=1)
+        await consumer.acknowledge_cumulative(messages[0])
+        await consumer.acknowledge(messages[1])
+        txn = FakeTransaction()
+        await consumer.acknowledge(messages[1], txn=txn)
+        assert [(*body[1:4],) for body in broker.all("ack")] == [
+            (True, [(1, 0, None, 0)], None),
+            (False, [(1, 1, 0b10, 2)], None),
+            (False, [(1, 1, 0b10, 2)], txn.txn_id),
+        ]
+
+
 async def test_a_receipt_is_waited_for_and_its_error_told(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", ack_receipt=True)

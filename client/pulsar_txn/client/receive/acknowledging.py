@@ -493,6 +493,7 @@ class Acknowledgements:
                 if not txn.in_time():
                     text = "the transaction was over before the acknowledgement could leave"
                     raise TransactionTimedOut(text, txn_id=txn_id) from lost
+                self.flush()  # what the program acknowledged plainly before is settled before, and conflicts
                 request.answer = line.ask_ack(connection, ids, cumulative=cumulative, txn_id=txn_id, key=key)
                 await asyncio.shield(request.answer)
             except ConnectionLost as error:
