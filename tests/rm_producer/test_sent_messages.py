@@ -6,19 +6,20 @@ from hypothesis import strategies as st
 from machine_states import restored, state_of
 
 from pulsar_txn.ledger.machine import SLICE_BYTES
-from pulsar_txn.rm_producer import HalfTopicTransactionBuffer, TopicRecord, TopicTransactionBuffer, sent_messages
+from pulsar_txn.rm_producer import HalfTopicTransactionBuffer, TopicRecord, TopicTransactionBuffer, sent_ids, sent_messages
 from pulsar_txn.rm_producer.half import records
-from pulsar_txn.rm_producer.sent_ids import MAX_CHUNKED, MAX_RANGES, SentIds
+from pulsar_txn.rm_producer.sent_ids import MAX_CHUNKED, MAX_ENTRIES, SentIds
 from pulsar_txn.rm_producer.sent_messages import SentMessages
+from pulsar_txn.rm_producer.snapshots import pack_columns
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import DispatchHints, EntryHeader, MarkerType, TxnId
 
 A, B = TxnId(0, 1), TxnId(1, 1)
 
 
-def header(sequence_id, last=None, name="p", chunk=None, txn_id=A):
+def header(sequence_id, last=None, name="p", chunk=None, txn_id=A, checksum=1):
     hints = None if chunk is None else DispatchHints(None, b"uuid", *chunk)
-    return EntryHeader(name, sequence_id, sequence_id if last is None else last, 0, txn_id, hints=hints)
+    return EntryHeader(name, sequence_id, sequence_id if last is None else last, 0, txn_id, hints=hints, checksum=checksum)
 
 
 def marker(txn_id, action=None, low_watermark=-1):
@@ -37,45 +38,62 @@ def again(sent):
     return fresh
 
 
-@given(st.lists(st.tuples(st.integers(-5, 40), st.integers(0, 4)), max_size=40))
-def test_the_ranges_are_the_set_of_ids_that_were_used(batches):
-    ids, used = SentIds(), set()
-    for first, more in batches:
-        assert ids.has(first, first + more) == (set(range(first, first + more + 1)) <= used)
-        ids.note(first, first + more)
-        used |= set(range(first, first + more + 1))
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4), st.integers(1, 3)), max_size=40))
+def test_an_entry_is_known_by_its_ids_and_its_checksum(batches):
+    ids, sent = SentIds(), {}
+    for first, more, checksum in batches:
+        last = first + more
+        known = sent.get((first, last), set())
+        assert ids.is_repeat(first, last, checksum) is (True if checksum in known else None if known else False)
+        ids.note(first, last, checksum)
+        sent.setdefault((first, last), set()).add(checksum)
         assert ids.check_invariants()
-        assert all(ids.has(each, each) == (each in used) for each in range(-6, 50))
+    assert all(ids.is_repeat(*each, checksum) for each, known in sent.items() for checksum in known)
 
 
-def test_ids_that_go_up_with_gaps_are_all_known_and_take_bounded_memory():
+@pytest.mark.parametrize("step", [2, -2])
+def test_between_many_gaps_nothing_is_taken_for_sent_and_memory_is_bounded(monkeypatch, step):
+    monkeypatch.setattr(sent_ids, "MAX_ENTRIES", 500)
+    monkeypatch.setattr(sent_ids, "MAX_RANGES", 2000)
     ids = SentIds()
-    for each in range(0, 20_000, 2):
-        assert not ids.has(each, each)
-        ids.note(each, each)
-    assert all(ids.has(each, each) for each in range(0, 20_000, 2))
-    assert len(ids.image()[0]) == 2 * (MAX_RANGES + 1)
-    newest = range(20_000 - 2 * MAX_RANGES + 1, 20_000, 2)
-    assert not any(ids.has(each, each) for each in newest), "what lies between the newest ones was not sent"
-
-
-def test_ids_that_go_down_take_bounded_memory():
-    ids = SentIds()
-    for each in range(10_000, 0, -2):
-        ids.note(each, each)
-        assert ids.has(each, each)
+    used = range(0, 2000, 2)[:: step // 2]
+    for each in used:
+        assert ids.is_repeat(each, each, 1) is False
+        ids.note(each, each, 1)
         assert ids.check_invariants()
-    assert len(ids.image()[0]) <= 2 * (MAX_RANGES + 1)
+    assert not any(ids.is_repeat(each + 1, each + 1, 1) for each in used), "what lies between was not sent"
+    highest = sorted(used)[-200:]
+    assert all(ids.is_repeat(each, each, 1) and ids.is_repeat(each, each, 2) is None for each in highest)
+    assert all(ids.is_repeat(each, each, 1) in (True, None) for each in used), "nobody knows: it is not answered as if one did"
+    _, entries, _ = ids.image()
+    assert len(entries) <= 3 * 500
+    monkeypatch.setattr(sent_ids, "MAX_RANGES", 10)
+    for each in range(5000, 7000, 2):
+        ids.note(each, each, 1)
+    assert len(ids.image()[0]) == 2 * 10
+    assert ids.is_repeat(1, 1, 1) is None, "between the lowest ranges nobody knows any more"
+
+
+def test_ids_without_gaps_take_hardly_more_than_their_newest_entries():
+    ids = SentIds()
+    for each in range(5 * MAX_ENTRIES):
+        ids.note(each, each, 1)
+    ranges, entries, _ = ids.image()
+    assert len(ranges) == 2
+    assert len(entries) <= 3 * MAX_ENTRIES
 
 
 def test_chunks_of_a_message_share_its_id_and_count_one_by_one():
     sent = SentMessages()
     for chunk in range(3):
-        assert not sent.is_repeat(A, header(7, chunk=(chunk, 3)))
-        sent.note(A, header(7, chunk=(chunk, 3)))
-        assert sent.is_repeat(A, header(7, chunk=(chunk, 3)))
-        assert sent.is_repeat(A, header(7, chunk=(0, 3)))
-    assert sent.is_repeat(A, header(7)), "the message is there"
+        assert not sent.is_repeat(A, header(7, chunk=(chunk, 3), checksum=chunk + 1))
+        sent.note(A, header(7, chunk=(chunk, 3), checksum=chunk + 1))
+        assert sent.is_repeat(A, header(7, chunk=(chunk, 3), checksum=chunk + 1))
+        assert sent.is_repeat(A, header(7, chunk=(0, 3), checksum=1))
+        with pytest.raises(Refusal, match="another message"):
+            sent.is_repeat(A, header(7, chunk=(chunk, 3), checksum=9))
+    with pytest.raises(Refusal, match="another message"):
+        sent.is_repeat(A, header(7, checksum=8))
     assert not sent.is_repeat(A, header(8, chunk=(0, 2)))
     assert sent.last("p") == 7
 
@@ -83,10 +101,32 @@ def test_chunks_of_a_message_share_its_id_and_count_one_by_one():
 def test_messages_that_never_come_whole_take_bounded_memory():
     ids = SentIds()
     for sequence_id in range(1000):
-        ids.note_chunk(sequence_id, 0, 2)
-    assert len(ids.image()[1]) == MAX_CHUNKED
-    assert ids.has_chunk(999, 0)
-    assert not ids.has_chunk(0, 0)
+        ids.note_chunk(sequence_id, 1, 0, 3)
+    assert len(ids.image()[2]) == MAX_CHUNKED
+    assert ids.is_repeat(999, 999, 1, 0)
+    assert ids.is_repeat(999, 999, 2, 1) is False
+    assert ids.is_repeat(0, 0, 2, 1) is None, "nobody knows which chunks of it came"
+
+
+def test_an_entry_without_a_checksum_is_no_proof_of_a_repeat():
+    sent = SentMessages()
+    sent.note(A, header(7, checksum=0))
+    with pytest.raises(Refusal) as refused:
+        sent.is_repeat(A, header(7, checksum=0))
+    assert refused.value.code is ServerError.NotAllowedError
+
+
+def test_a_snapshot_of_an_earlier_version_is_read_and_its_ids_prove_no_repeat():
+    """Version 3 had ranges and chunks only."""
+    columns = [[0], [1], [1], [*b"p"], [4], [3, 9], [5, 12], [1], [20], [1]]
+    sent = SentMessages()
+    sent.restore(pack_columns(columns), 0)
+    assert sent.last("p") == 20
+    for known in (header(4), header(9, 12), header(20, chunk=(1, 3))):
+        with pytest.raises(Refusal):
+            sent.is_repeat(A, known)
+    for unknown in (header(6), header(13), header(20, chunk=(2, 3)), header(4, name="q")):
+        assert not sent.is_repeat(A, unknown)
 
 
 SENDS = st.lists(
@@ -200,7 +240,7 @@ def test_invariants_find_ids_of_a_transaction_that_is_not_open(factory):
 
 
 @pytest.mark.parametrize(
-    ("broken", "found"), [("SentIds.check_invariants", "no ranges"), ("_Senders.names", "producers of open transactions")]
+    ("broken", "found"), [("SentIds.check_invariants", "out of order"), ("_Senders.names", "producers of open transactions")]
 )
 def test_invariants_find_ids_that_are_no_ranges_and_producers_that_are_not_counted(monkeypatch, broken, found):
     sent = SentMessages()

@@ -11,7 +11,7 @@ from memory_network import run_virtual
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, InitialPosition
-from pulsar_txn.client.errors import ConnectionLost, NotAllowedError, OutOfOrderSequence
+from pulsar_txn.client.errors import ConnectionLost, NotAllowedError, OutOfOrderSequence, TransactionOperationFailed
 
 
 def at(network: Any, buffer: str = "topic", *, deduplicates: bool = False) -> Standalone:
@@ -73,6 +73,30 @@ def test_a_transaction_survives_a_cut_at_any_time_and_has_each_message_once(buff
     (expected, connections), _ = run_virtual(story)
     assert len(expected) == 5 * 24
     assert connections >= 24
+
+
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("payloads", [(b"a", b"b"), (b"a", b"a")], ids=["different", "equal"])
+def test_two_messages_with_one_id_in_a_transaction_are_an_error(batching: bool, payloads: tuple[bytes, bytes]) -> None:
+    """The second one was confirmed with the id -1:-1, and not stored."""
+
+    async def story(network: Any) -> None:
+        async with at(network) as broker, AsyncClient(broker.service_url, runtime=network) as client:
+            producer = await client.create_producer("t", batching=batching)
+            txn = await client.begin_transaction()
+            await producer.send(payloads[0], sequence_id=5, txn=txn)
+            with pytest.raises(NotAllowedError, match="another message of this transaction has sequence id 5"):
+                await producer.send(payloads[1], sequence_id=5, txn=txn)
+            with pytest.raises(TransactionOperationFailed):
+                await txn.commit()
+            async with client.transaction() as txn:
+                await producer.send(b"%d" % 5, sequence_id=5, txn=txn)
+            other = await client.create_producer("t", batching=batching)
+            await other.send(b"plain", sequence_id=7)
+            await other.send(b"plain", sequence_id=7)
+            assert await read_all(client, "t") == [b"5", b"plain", b"plain"]
+
+    run_virtual(story)
 
 
 @pytest.mark.seed_rows("B13")

@@ -1,81 +1,85 @@
-"""The sequence ids that one producer has used in one transaction."""
+"""What one producer has sent in one transaction: the sequence ids of each entry, and a checksum of what it contains.
+
+An entry that comes again has the same ids and the same bytes. Another message with ids that are used already is a mistake
+of its program, and neither that message nor the first one may be taken for the other.
+"""
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-MAX_RANGES: Final = 256
-"""Ranges with ids of other transactions between them. Of more than these, the two lowest become one."""
+MAX_ENTRIES: Final = 16_384
+"""Entries that are known one by one. Of more than these, the half with the lowest ids is known as ranges."""
+
+MAX_RANGES: Final = 16_384
+"""Ranges with ids between them that were not used. Of more than these, the lowest ones become one."""
 
 MAX_CHUNKED: Final = 64
 """Messages that have come in part only. Of more than these, the one that began first is forgotten."""
 
-IdsImage: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
-"""First and last id of each range, lowest first; and the last chunk of each message that has come in part."""
+NO_CHECKSUM: Final = 0
+"""Of an entry that an earlier version noted, or a client sent without one. It cannot be compared."""
+
+IdsImage: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
+"""First and last id of each range, lowest first; first id, last id and checksum of each other entry, in order; and the last
+chunk of each message that has come in part."""
 
 
 class SentIds:
-    """A set of ids as ranges. Mutable; changed by the `apply` of its buffer only.
+    """The entries in the order of their ids. Mutable; changed by the `apply` of its buffer only.
 
-    A producer counts upwards, so nearly always there is one range, or one more for each change between its transactions. An id
-    between the first and the last one of a batch counts as used.
+    A producer counts upwards, so nearly always an entry comes behind all others. Chunks of a message share its id.
     """
 
-    __slots__ = ("_earlier", "chunks", "first", "last")
+    __slots__ = ("_entries", "_ranges", "chunks", "last")
 
     def __init__(self) -> None:
-        self.first = 0
         self.last = -1
+        """No id above it was used."""
         self.chunks: dict[int, int] | None = None
-        self._earlier: array[int] | None = None  # first and last id of each range below `first`
+        self._ranges: array[int] | None = None
+        self._entries = array("q")  # first id, last id and checksum of each
 
-    def has(self, first: int, last: int) -> bool:
-        """Whether all ids from `first` to `last` were used."""
+    def is_repeat(self, first: int, last: int, checksum: int, chunk_id: int | None = None) -> bool | None:
+        """True for an entry that has come, False for one that has not. None: another one has its ids, or nobody knows."""
         if first > self.last:  # which nearly all are
             return False
-        if first >= self.first:
-            return last <= self.last
-        earlier = self._earlier
-        if earlier is None:
-            return False
-        at = bisect_right(earlier, first)
-        if at % 2:  # it is after the first id of a range, and before the last one
-            return last <= earlier[at]
-        return at > 0 and earlier[at - 1] == first == last
+        entries, known = self._entries, False
+        for at in range(self._place(first), len(entries), 3):
+            if entries[at] != first:
+                break
+            if entries[at + 1] == last:
+                if entries[at + 2] == checksum != NO_CHECKSUM:
+                    return True
+                known = True
+        if chunk_id is not None and self.chunks is not None and (came := self.chunks.get(first)) is not None:
+            return None if chunk_id <= came else False
+        return None if known or self._in_ranges(first, last) else False
 
-    def note(self, first: int, last: int) -> None:
-        """Ids from `first` to `last` are used."""
-        if first == self.last + 1:
-            self.last = last
-        elif self.last < self.first:  # the first ones
-            self.first, self.last = first, last
-        elif first > self.last:
-            earlier = self._earlier
-            if earlier is None:
-                earlier = self._earlier = array("q")
-            earlier.extend((self.first, self.last))
-            if len(earlier) > 2 * MAX_RANGES:
-                del earlier[1:3]
-            self.first, self.last = first, last
+    def note(self, first: int, last: int, checksum: int) -> None:
+        """An entry has come."""
+        entries = self._entries
+        if not entries or first >= entries[-3]:
+            entries.extend((first, last, checksum))
         else:
-            self._insert(first, last)
+            at = self._place(first + 1)
+            entries[at:at] = array("q", (first, last, checksum))
+        self.last = max(self.last, last)
+        if len(entries) > 3 * MAX_ENTRIES:
+            half = 3 * (MAX_ENTRIES // 2)
+            self._fold(zip(entries[:half:3], entries[1:half:3], strict=True))
+            del entries[:half]
 
-    def has_chunk(self, sequence_id: int, chunk_id: int) -> bool:
-        """Whether this chunk of a message has come."""
-        if self.has(sequence_id, sequence_id):
-            return True
-        return self.chunks is not None and self.chunks.get(sequence_id, -1) >= chunk_id
-
-    def note_chunk(self, sequence_id: int, chunk_id: int, chunks: int) -> None:
-        """It has come; the last one of a message makes its id a used one."""
+    def note_chunk(self, sequence_id: int, checksum: int, chunk_id: int, chunks: int) -> None:
+        """A chunk has come; the last one completes its message."""
+        self.note(sequence_id, sequence_id, checksum)
         if chunk_id + 1 >= chunks:
             if self.chunks is not None:
                 self.chunks.pop(sequence_id, None)
-            self.note(sequence_id, sequence_id)
             return
         if self.chunks is None:
             self.chunks = {}
@@ -85,36 +89,49 @@ class SentIds:
 
     def image(self) -> IdsImage:
         """What a snapshot shows of it."""
-        newest = (self.first, self.last) if self.first <= self.last else ()
-        return (*(self._earlier or ()), *newest), tuple((self.chunks or {}).items())
+        return tuple(self._ranges or ()), tuple(self._entries), tuple((self.chunks or {}).items())
 
     def restore(self, image: IdsImage) -> None:
-        """Take over an image, in place of everything."""
-        ranges, chunks = image
-        self._take(list(_pairs(ranges)))
-        self.chunks = dict(chunks) or None
+        """Take over a part of an image; its parts come in their order."""
+        ranges, entries, chunks = image
+        if ranges:
+            self._fold(_pairs(ranges))
+        self._entries.extend(entries)
+        if chunks:
+            self.chunks = {**(self.chunks or {}), **dict(chunks)}
+        self.last = max([self.last, *ranges[1::2], *entries[1::3], *dict(chunks)])
 
-    def _insert(self, first: int, last: int) -> None:
-        """Ids below the highest one: a program that gives them itself, and not in their order."""
+    def _place(self, first: int) -> int:
+        """Where the entries from this id on begin."""
+        entries = self._entries
+        return 3 * bisect_left(range(len(entries) // 3), first, key=lambda number: entries[3 * number])
+
+    def _in_ranges(self, first: int, last: int) -> bool:
+        ranges = self._ranges
+        if ranges is None:
+            return False
+        at = bisect_right(ranges, last)
+        return at % 2 == 1 or (at > 0 and ranges[at - 1] >= first)
+
+    def _fold(self, pairs: Iterable[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []
-        for low, high in sorted([*_pairs((*(self._earlier or ()), self.first, self.last)), (first, last)]):
+        for low, high in sorted([*_pairs(tuple(self._ranges or ())), *pairs]):
             if merged and low <= merged[-1][1] + 1:
                 merged[-1] = merged[-1][0], max(merged[-1][1], high)
             else:
                 merged.append((low, high))
-        if len(merged) > MAX_RANGES + 1:
-            merged[:2] = [(merged[0][0], merged[1][1])]
-        self._take(merged)
-
-    def _take(self, ranges: list[tuple[int, int]]) -> None:
-        *earlier, (self.first, self.last) = ranges or [(0, -1)]
-        self._earlier = array("q", [id_ for low_high in earlier for id_ in low_high]) if earlier else None
+        if (excess := len(merged) - MAX_RANGES) > 0:
+            merged[: excess + 1] = [(merged[0][0], merged[excess][1])]
+        self._ranges = array("q", [id_ for low_high in merged for id_ in low_high])
 
     def check_invariants(self) -> bool:
-        """Whether the ranges are in order, apart, and not more than may be."""
-        ranges = list(_pairs(self.image()[0]))
-        apart = all(low[1] + 1 < high[0] for low, high in pairwise(ranges))
-        return apart and all(first <= last for first, last in ranges) and len(ranges) <= MAX_RANGES + 1
+        """Whether ranges and entries are in order, below the highest id, and not more than may be."""
+        ranges, entries = list(_pairs(self.image()[0])), self._entries
+        apart = all(low[1] + 1 < high[0] for low, high in pairwise(ranges)) and len(ranges) <= MAX_RANGES
+        in_order = list(entries[::3]) == sorted(entries[::3]) and len(entries) <= 3 * MAX_ENTRIES
+        return (
+            apart and in_order and max([-1, *(high for _, high in ranges), *entries[1::3], *(self.chunks or ())]) == self.last
+        )
 
 
 def _pairs(flat: tuple[int, ...]) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,12 @@
 """What the open transactions of a topic have got, so that a message that is sent again is not stored again.
 
-A client that lost a receipt, or its connection, sends once more what was not answered, with the same producer name and
-the same sequence ids. In a transaction such a repeat is always recognised, whether the topic looks for duplicates or not:
-nobody can take a second copy out of a committed transaction. The fold of the log knows what was sent, so a restart forgets
-nothing.
+A client that lost a receipt, or its connection, sends once more what was not answered: the same bytes, with the same producer
+name and the same sequence ids. In a transaction such a repeat is always recognised, whether the topic looks for duplicates or
+not: nobody can take a second copy out of a committed transaction. Other bytes with these ids are another message, and
+refused: one of the two would be lost. The fold of the log knows what was sent, so a restart forgets nothing.
 
-A producer's ids are remembered for as long as its transaction is open on the topic. One producer of each transaction costs
-about as much memory as the transaction itself; further ones are counted, and there may be so many of them on a topic.
+What a producer sent is remembered for as long as its transaction is open on the topic, 24 bytes for each entry, within limits
+(see `sent_ids`). Producers beside the first one of a transaction are counted, and there may be so many of them on a topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FURTHER_PRODUCERS: Final = 65_536
 """Producers on one topic beside the first one of each open transaction."""
 
 _ROWS_PER_SLICE: Final = 1024
-_NUMBERS_PER_SLICE: Final = 16_384
+_NUMBERS_PER_SLICE: Final = 6_000
 
 _SenderImage: TypeAlias = tuple[tuple[str, IdsImage], ...]
 _Row: TypeAlias = tuple[TxnId, str, IdsImage]
@@ -66,14 +66,19 @@ class SentMessages:
         self._names: dict[str, list[int]] = {}  # derived: highest id, and in how many open transactions
 
     def is_repeat(self, txn_id: TxnId, header: EntryHeader) -> bool:
-        """Whether the open transaction has this entry already."""
+        """Whether the open transaction has this entry already. Refusal NotAllowedError when it has another one with its ids."""
         senders = self._of.get(txn_id)
         if senders is None or (ids := senders.of(header.producer_name)) is None:
             return False
-        hints = header.hints
-        if hints is None or hints.chunk_of is None:
-            return ids.has(header.sequence_id, header.highest_sequence_id)
-        return ids.has_chunk(header.sequence_id, hints.chunk_id)
+        hints, first, last = header.hints, header.sequence_id, header.highest_sequence_id
+        chunk_id = None if hints is None or hints.chunk_of is None else hints.chunk_id
+        repeats = ids.is_repeat(first, first if chunk_id is not None else last, header.checksum, chunk_id)
+        if repeats is None:
+            text = (
+                f"producer {header.producer_name!r} has sent another message with sequence id {first} in transaction {txn_id}"
+            )
+            raise Refusal(ServerError.NotAllowedError, f"{text}; abort it, and give each message an id of its own")
+        return repeats
 
     def check_room(self, txn_id: TxnId, header: EntryHeader) -> None:
         """Refusal TooManyRequests for one more producer than may be remembered."""
@@ -96,9 +101,9 @@ class SentMessages:
         ids = senders.first if name == senders.name else self._further(senders, name)
         hints, last = header.hints, header.highest_sequence_id
         if hints is None or hints.chunk_of is None:
-            ids.note(header.sequence_id, last)
+            ids.note(header.sequence_id, last, header.checksum)
         else:
-            ids.note_chunk(header.sequence_id, hints.chunk_id, hints.chunks)
+            ids.note_chunk(header.sequence_id, header.checksum, hints.chunk_id, hints.chunks)
         if last > (known := self._names[name])[0]:
             known[0] = last
 
@@ -152,7 +157,7 @@ class SentMessages:
                 self._begun(name)
             ids = senders.first if name == senders.name else self._further(senders, name)
             ids.restore(image)
-            highest = max([ids.last, *(sequence_id for sequence_id, _ in image[1])])
+            highest = max([ids.last, *(sequence_id for sequence_id, _ in image[2])])
             self._names[name][0] = max(self._names[name][0], highest)
 
     def check_invariants(self, is_open: Container[TxnId]) -> str | None:
@@ -165,7 +170,7 @@ class SentMessages:
                 counts[name] = counts.get(name, 0) + 1
                 ids = senders.of(name)
                 if ids is None or not ids.check_invariants() or ids.last > self.last(name):
-                    return f"ids of {name!r} in {txn_id} are no ranges, or above the highest"
+                    return f"ids of {name!r} in {txn_id} are out of order, or above the highest"
         if counts != {name: count for name, (_, count) in self._names.items()}:
             return "producers of open transactions are not counted"
         return None if self.further == sum(counts.values()) - len(self._of) else "further producers are not counted"
@@ -176,9 +181,9 @@ def _slices(groups: Iterator[list[tuple[TxnId, _SenderImage]]]) -> Iterator[byte
     numbers = 0
     for group in groups:
         for txn_id, image in group:
-            for name, ids in image:
+            for name, ids in (part for each in image for part in _parts(*each)):
                 rows.append((txn_id, name, ids))
-                numbers += len(name) + len(ids[0]) + 2 * len(ids[1])
+                numbers += len(name) + len(ids[0]) + len(ids[1]) + 2 * len(ids[2])
                 if len(rows) >= _ROWS_PER_SLICE or numbers >= _NUMBERS_PER_SLICE:
                     yield _packed(rows)
                     rows, numbers = [], 0
@@ -186,10 +191,20 @@ def _slices(groups: Iterator[list[tuple[TxnId, _SenderImage]]]) -> Iterator[byte
         yield _packed(rows)
 
 
+def _parts(name: str, ids: IdsImage) -> Iterator[tuple[str, IdsImage]]:
+    """An image in parts that fit into a slice: nearly always one."""
+    ranges, entries, chunks = ids
+    size = _NUMBERS_PER_SLICE
+    yield name, (ranges[:size], entries[:size], chunks)
+    for at in range(size, max(len(ranges), len(entries)), size):
+        yield name, (ranges[at : at + size], entries[at : at + size], ())
+
+
 def _packed(rows: list[_Row]) -> bytes:
     names = [name.encode() for _, name, _ in rows]
     ranges = [image[0] for *_, image in rows]
-    chunked = [image[1] for *_, image in rows]
+    entries = [image[1] for *_, image in rows]
+    chunked = [image[2] for *_, image in rows]
     flat = [number for each in ranges for number in each]
     pairs = [pair for each in chunked for pair in each]
     return pack_columns(
@@ -204,20 +219,31 @@ def _packed(rows: list[_Row]) -> bytes:
             [len(each) for each in chunked],
             [sequence_id for sequence_id, _ in pairs],
             [chunk_id for _, chunk_id in pairs],
+            [len(each) for each in entries],
+            [number for each in entries for number in each],
         ]
     )
 
 
 def _rows(columns: list[list[int]]) -> Iterator[_Row]:
     try:
-        mosts, leasts, sizes, letters, range_counts, firsts, lasts, chunk_counts, sequence_ids, chunk_ids = columns
+        mosts, leasts, sizes, letters, range_counts, firsts, lasts, chunk_counts, sequence_ids, chunk_ids, *later = columns
+        if not later:  # an earlier version knew ranges only, and counted those of single chunks as well
+            later = [[0] * len(mosts), []]
+        entry_counts, numbers = later
+        entries = iter(numbers)
         names, at = bytes(letters), 0
         ranges = iter([number for pair in zip(firsts, lasts, strict=True) for number in pair])
         chunks = iter(list(zip(sequence_ids, chunk_ids, strict=True)))
-        for most, least, size, range_count, chunk_count in zip(mosts, leasts, sizes, range_counts, chunk_counts, strict=True):
+        counts = zip(mosts, leasts, sizes, range_counts, chunk_counts, entry_counts, strict=True)
+        for most, least, size, range_count, chunk_count, entry_count in counts:
             name = names[at : at + size].decode()
             at += size
-            image = tuple(next(ranges) for _ in range(range_count)), tuple(next(chunks) for _ in range(chunk_count))
+            image = (
+                tuple([next(ranges) for _ in range(range_count)]),
+                tuple([next(entries) for _ in range(entry_count)]),
+                tuple([next(chunks) for _ in range(chunk_count)]),
+            )
             yield TxnId(most, least), name, image
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, StopIteration, RuntimeError) as error:
         raise WireError(f"a damaged snapshot of what open transactions have: {error!r}") from error

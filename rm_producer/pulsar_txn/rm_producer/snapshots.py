@@ -18,7 +18,7 @@ import attrs
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
-VERSION: Final = 3
+VERSION: Final = 4
 SENT: Final = b"S"
 """The kind of a slice with what open transactions have got."""
 

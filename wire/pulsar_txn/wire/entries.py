@@ -152,6 +152,8 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
                     txn_id,
                     None,
                     None if count is None else signed32(NUMBERS[count]),
+                    None,
+                    0 if txn_id is None else _checksum(entry),
                 )
             return _header(
                 producer_name,
@@ -162,6 +164,7 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
                 None if least is None else NUMBERS[least],
                 None if most is None else NUMBERS[most],
                 None if highest is None else NUMBERS[highest],
+                checksum=_checksum(entry),
             )
     try:
         numbers = _numbers(entry, begin, end)
@@ -176,9 +179,14 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
             numbers.get(23),
             numbers.get(24),
             _hints(entry, numbers) if 19 in numbers or 26 in numbers else None,
+            checksum=_checksum(entry),
         )
     except (KeyError, IndexError, OverflowError, TypeError, UnicodeDecodeError):
-        return _header_by_protobuf(bytes(entry[begin:end]))
+        return _header_by_protobuf(bytes(entry[begin:end]), _checksum(entry))
+
+
+def _checksum(entry: bytes | memoryview) -> int:
+    return int.from_bytes(entry[2:6]) if entry[:2] == MAGIC else 0
 
 
 _USUAL: Final = re.compile(
@@ -260,24 +268,28 @@ def _header(
     most: int | None,
     highest: int | None,
     hints: DispatchHints | None = None,
+    *,
+    checksum: int,
 ) -> EntryHeader:
     """The header from numbers as they are on the wire."""
     if sequence_id > _MAX_LONG:
         sequence_id -= 1 << 64
     highest = sequence_id if highest is None else max(signed64(highest), sequence_id)
+    txn_id = None if least is None or most is None else TxnId(signed64(most), signed64(least))
     return EntryHeader(
         producer_name,
         sequence_id,
         highest,
         signed64(publish_time_ms),
-        None if least is None or most is None else TxnId(signed64(most), signed64(least)),
+        txn_id,
         None if marker_type is None else signed32(marker_type),
         None if num_messages is None else signed32(num_messages),
         hints,
+        0 if txn_id is None else checksum,
     )
 
 
-def _header_by_protobuf(data: bytes) -> EntryHeader:
+def _header_by_protobuf(data: bytes, checksum: int) -> EntryHeader:
     metadata = parse(pb.MessageMetadata, data)
     has = metadata.HasField
     return _header(
@@ -295,6 +307,7 @@ def _header_by_protobuf(data: bytes) -> EntryHeader:
             metadata.chunk_id,
             metadata.num_chunks_from_msg,
         ),
+        checksum=checksum,
     )
 
 

@@ -11,6 +11,8 @@ import enum
 import re
 from typing import Final, NamedTuple, TypeAlias
 
+import attrs
+
 from .values import value
 
 Position: TypeAlias = tuple[int, int]
@@ -127,7 +129,8 @@ class EntryHeader:
     """What a topic entry says of itself, decoded from its MessageMetadata by `wire.entries.read_header`.
 
     `marker_type` is None for data. `txn_id` is None outside transactions. `num_messages` counts the
-    messages of a batch (`None`: the entry is one message, not a batch). `hints` is None for most entries.
+    messages of a batch (`None`: the entry is one message, not a batch). `hints` is None for most entries. `checksum` is that of
+    the entry's metadata and payload, for entries in transactions only; 0 when it has none. Equal headers may differ in it.
     """
 
     producer_name: str
@@ -138,6 +141,7 @@ class EntryHeader:
     marker_type: int | None = None
     num_messages: int | None = None
     hints: DispatchHints | None = None
+    checksum: int = attrs.field(default=0, eq=False)
 
     @property
     def is_marker(self) -> bool:

@@ -1,9 +1,10 @@
 """The transactions that one connection has opened, by the request that opened each.
 
-A client whose answer to NEW_TXN was late sends the request again, with the same request id. Both requests then mean one
-transaction: a second one would stay open until its timeout and hold readers back. The memory belongs to the connection,
-because request ids do, and it survives a coordinator that fails and is opened again. After a reconnect, a client opens a
-new transaction, and the old one ends by its timeout.
+When the Java client connects to its coordinator anew, it sends a NEW_TXN without an answer again, with the same request id,
+also over the same connection. Both requests then mean one transaction: a second one would stay open until its timeout and hold
+readers back. A client can name a transaction only after it had the answer, so from then on the same bytes are a new request.
+The memory belongs to the connection, because request ids do, and it survives a coordinator that fails and is opened again.
+After a reconnect, a client opens a new transaction, and the old one ends by its timeout.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from pulsar_txn.wire.ids import TxnId
 REMEMBERED: Final = 1024
 """How many transactions one connection remembers; the oldest is forgotten first."""
 
-Asked: TypeAlias = tuple[int, bytes]
-"""Coordinator and request id of a NEW_TXN, the id as it travels."""
+Asked: TypeAlias = tuple[int, bytes, bytes]
+"""Coordinator and request id of a NEW_TXN, the id as it travels; and the whole frame."""
 
 
 class OpenedTransactions:
     """Remembers what NEW_TXN was answered, and how many requests wait for the answer that is under way."""
 
-    __slots__ = ("_waiting", "answered")
+    __slots__ = ("_requests", "_waiting", "answered")
 
     def __init__(self) -> None:
         self.answered: dict[Asked, TxnId] = {}
-        """The transactions that requests have opened, by request; to be read only."""
+        """The transactions that requests have opened and nobody has named, by request; to be read only."""
+        self._requests: dict[TxnId, Asked] = {}
         self._waiting: dict[Asked, int] = {}
 
     def waits(self, asked: Asked) -> bool:
@@ -39,7 +41,13 @@ class OpenedTransactions:
         """Note the answer; returns how many requests waited for it. After an error (None) a repeat is a new attempt."""
         answered = self.answered
         if txn_id is not None:
-            answered[asked] = txn_id
+            answered[asked], self._requests[txn_id] = txn_id, asked
             if len(answered) > REMEMBERED:
-                del answered[next(iter(answered))]
+                del self._requests[answered.pop(next(iter(answered)))]
         return self._waiting.pop(asked)
+
+    def named(self, txn_id: TxnId) -> None:
+        """A request names the transaction: its client has the answer, and asks for it no more."""
+        asked = self._requests.pop(txn_id, None)
+        if asked is not None:
+            del self.answered[asked]

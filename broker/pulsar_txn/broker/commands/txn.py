@@ -65,7 +65,7 @@ async def on_tc_connect(session: TxnSession, body: Any) -> None:
 
 
 def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participant, ...] = ()) -> None:
-    """NEW_TXN: a repeat of a request that is answered already means the same transaction. `participants`: with it."""
+    """NEW_TXN: a repeat means the same transaction (see `opened`). `participants`: what is registered with it."""
     head, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
@@ -75,7 +75,7 @@ def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participan
     if checked is not None and not session.services.checks:
         refuse_new_txn(session, frame, ServerError.NotAllowedError, NO_CHECKS)
         return
-    asked, opened = (tc_id, head), session.opened
+    asked, opened = (tc_id, head, frame), session.opened
     txn_id = opened.answered.get(asked)
     if txn_id is not None:
         session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, txn_id)))
@@ -120,7 +120,7 @@ def refuse_new_txn(session: TxnSession, frame: bytes, error: ServerError, messag
 
 
 def _answer_new(session: TxnSession, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
-    tc_id, head = asked
+    tc_id, head, _ = asked
     whole = hot_txn.with_txn(head, TxnId(tc_id, 0) if value is None else value)
     if error is None:
         size, starts = len(whole), _NEW_STARTS
@@ -148,6 +148,7 @@ def _add(session: TxnSession, head: bytes, txn_id: TxnId, response: int, named: 
     if coordinators is None:
         _no_coordinators(session, head)
         return
+    session.opened.named(txn_id)
     size, starts = len(head), hot_txn.STARTS[response]
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head)
     answer = partial(session.connection.respond, done, REFUSED[response], head)
@@ -187,6 +188,7 @@ def on_end_txn(session: TxnSession, frame: bytes) -> None:
     if coordinators is None:
         _no_coordinators(session, head)
         return
+    session.opened.named(txn_id)
     size, starts = len(head), _END_STARTS
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(hot_txn.END_TXN_RESPONSE, head)
     answer = partial(session.connection.respond, done, REFUSED[hot_txn.END_TXN_RESPONSE], head)
@@ -245,6 +247,7 @@ def on_prepare_txn(session: TxnSession, frame: bytes) -> None:
         answer(None, ServerError.NotAllowedError, NO_CHECKS)
         return
     txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
+    session.opened.named(txn_id)
     who, may = (session.principal, session.identity), session.superuser
     coordinators.prepare(PrepareTxn(answer, txn_id, body.token, *who, may))
 

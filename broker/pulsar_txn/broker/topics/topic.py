@@ -12,8 +12,6 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
-import attrs
-
 from pulsar_txn.broker.base.limits import MAX_BATCH_SIZE, LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
@@ -233,7 +231,7 @@ class Topic:
             except WireError as error:  # in a part of the metadata that `read_header` passes over
                 self._refuse(producer, sequence_id, ServerError.NotAllowedError, f"not a message: {error}")
                 return
-            header = attrs.evolve(header, txn_id=txn_id)
+            header = read_header(entry)
         host = self.host
         host.submit(Publish(partial(self._answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
         if txn_id in host.verifying:

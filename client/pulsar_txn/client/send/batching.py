@@ -231,12 +231,13 @@ class _Both:
 
 
 class Fate:
-    """Whether a transaction is over, as far as one producer was told."""
+    """Whether a transaction is over, as far as one producer was told, and which sequence ids the program gave it there."""
 
-    __slots__ = ("__weakref__", "ended")
+    __slots__ = ("__weakref__", "ended", "given")
 
     def __init__(self) -> None:
         self.ended = False
+        self.given: set[int] = set()
 
     def end(self, _outcome: TxnAction | None) -> None:
         """It has ended, or can no longer be used; sends of one that is being committed are answered before that."""

@@ -261,10 +261,13 @@ class PartitionProducer:
 
     def _place(self, message: tuple[Any, ...], txn: Enlisting | None) -> tuple[object, str | bytes | None]:
         """The key and the group of the builder of a message that is more than its payload; what has to leave first, leaves."""
+        given = row_sequence_id(message)
+        if given is not None and txn is not None:
+            self._give_id(given, txn)
         if self._keyed:
             group = message[1] if message[5] is None else message[5]
             return (txn if group is None else (txn, group)), group
-        if row_sequence_id(message) is not None and (len(self._builders) > 1 or txn not in self._builders):
+        if given is not None and (len(self._builders) > 1 or txn not in self._builders):
             others = [each for each in self._builders.values() if each.futures and each.key is not txn]
             if not all(each.waits_for_registration for each in others):
                 self.flush_nowait()  # a broker that looks for duplicates drops what comes after a higher sequence id
@@ -279,16 +282,31 @@ class PartitionProducer:
         self._builders[builder.key] = builder
         builder.sends = txn.sends_to(self._target)
         if builder.fate is None:
-            builder.fate = self._fates.get(txn)
-            if builder.fate is None:
-                builder.fate = self._fates[txn] = Fate()
-                txn.when_ended(builder.fate.end)
+            builder.fate = self._fate_of(txn)
         if isinstance(registered, TxnId):
             builder.txn_id = registered
         elif builder.txn_id is None and builder.registering is None:
             builder.registering = registered
             registered.add_done_callback(functools.partial(self._on_registered, builder))
         return builder
+
+    def _fate_of(self, txn: Enlisting) -> Fate:
+        fate = self._fates.get(txn)
+        if fate is None:
+            fate = self._fates[txn] = Fate()
+            txn.when_ended(fate.end)
+        return fate
+
+    def _give_id(self, sequence_id: int, txn: Enlisting) -> None:
+        """The program gives an id to a message; NotAllowedError for a second one of a transaction.
+
+        A broker that looks for repeats would drop it, or refuse it, by what the two contain.
+        """
+        given = self._fate_of(txn).given
+        if sequence_id in given:
+            text = f"another message of this transaction has sequence id {sequence_id} on {self.topic}"
+            raise self._refused(NotAllowedError(text, hint="give each message an id of its own, or none"), 1, txn)
+        given.add(sequence_id)
 
     def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
         """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""

@@ -316,8 +316,9 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         First waits while the producer's limits, or the client's `memory_limit`, are reached (ProducerQueueFull or
         MemoryBufferIsFull instead with `block_if_full=False`). `event_time_ms` is milliseconds since the epoch;
         `deliver_at` has a time zone; `deliver_after` is seconds or a timedelta; `partition` overrides the routing;
-        `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a transaction the
-        receipt says that the message is stored; readers see it after `txn` commits.
+        `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. A `sequence_id` names one
+        message of a transaction; NotAllowedError for a second one. In a transaction the receipt says that the message is
+        stored; readers see it after `txn` commits.
 
         Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors.

@@ -12,6 +12,7 @@ import struct
 from typing import Final
 
 from pulsar_txn.rm_producer.requests import TopicRecord
+from pulsar_txn.rm_producer.sent_ids import NO_CHECKSUM
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import DispatchHints, EntryHeader, Position, TxnId, signed64, unsigned64
 
@@ -21,6 +22,7 @@ _HEADER: Final = struct.Struct("<BQQqQQhiH")  # version, sequence ids, time, tra
 _CHUNK: Final = struct.Struct("<ii")
 _SPAN: Final = struct.Struct("<qqqqI")
 _NONE: Final = -1
+_CHECKED: Final = b"\x0e\x01"  # an entry begins so when its checksum follows
 
 
 def encode(record: TopicRecord) -> bytes:
@@ -58,6 +60,7 @@ def decode(data: bytes) -> TopicRecord:
         raise WireError(f"not a record of a half-topic buffer: {error}") from error
     if len(data) < begin + length:
         raise WireError("a record of a half-topic buffer that ends too early")
+    entry = bytes(data[begin + length :])
     header = EntryHeader(
         name,
         signed64(sequence_id),
@@ -67,8 +70,9 @@ def decode(data: bytes) -> TopicRecord:
         None if marker == _NONE else marker,
         None if count == _NONE else count,
         hints,
+        int.from_bytes(entry[2:6]) if entry[:2] == _CHECKED else NO_CHECKSUM,
     )
-    return TopicRecord(header, bytes(data[begin + length :]))
+    return TopicRecord(header, entry)
 
 
 def op(marker: TopicRecord, first: Position, last: Position, count: int) -> TopicRecord:

@@ -17,7 +17,7 @@ from pulsar_txn.wire.ids import Position, TxnId
 
 from .halves import Image, places_of
 
-VERSION: Final = 2
+VERSION: Final = 3
 LOGS: Final = ("half", "op", "topic")
 _COLUMNS_OF: Final = {b"H": 4, b"T": 6, b"P": 4}
 _ROWS_PER_SLICE: Final = 2048

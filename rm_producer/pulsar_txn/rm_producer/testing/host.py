@@ -32,7 +32,7 @@ from pulsar_txn.rm_producer.requests import (
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, TxnAction, TxnId
 
-from .entries import Disk, StoredSnapshot, make_entry, read_entry
+from .entries import Disk, StoredSnapshot, checksum_of, make_entry, read_entry
 
 Factory: TypeAlias = Callable[[str, MakeMarker], TransactionBuffer]
 
@@ -105,7 +105,8 @@ class BufferHost:
         `sequence_ids`: the first and the last one of a batch, in place of an id that nothing was sent with.
         """
         first, last = sequence_ids or (next(self._sequence_ids),) * 2
-        header = EntryHeader(producer, first, last, self.now_ms, txn_id, None, None if first == last else last - first + 1)
+        messages = None if first == last else last - first + 1
+        header = EntryHeader(producer, first, last, self.now_ms, txn_id, None, messages, checksum=checksum_of(payload))
         return self._ask(Publish(self._token(), txn_id, TopicRecord(header, make_entry(header, payload))))
 
     def end(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> int:

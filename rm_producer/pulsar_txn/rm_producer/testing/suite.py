@@ -215,6 +215,40 @@ class TransactionBufferSuite:
         host.settle()
         assert host.readable() == [b"a0", b"a0"]
 
+    def test_another_message_with_an_id_that_is_used_is_refused_and_the_first_one_stays(self) -> None:
+        for with_snapshot in (False, True):
+            host = self.host(None, A)
+            for ids in ((5, 5), (6, 8)):
+                host.send(A, b"a%d" % ids[0], sequence_ids=ids)
+                host.settle()
+            if with_snapshot:
+                host.take_snapshot()
+                host.settle()
+                host = self.host(host.crashed(), A)
+            for ids in ((5, 5), (6, 8)):
+                token = host.send(A, b"another", sequence_ids=ids)
+                host.settle()
+                assert _answer(host, token).error is ServerError.NotAllowedError
+                token = host.send(A, b"a%d" % ids[0], sequence_ids=ids)
+                host.settle()
+                assert _answer(host, token).value == EARLIEST, "a repeat is one still"
+            for ids in ((7, 7), (5, 6), (6, 9)):
+                token = host.send(A, b"another", sequence_ids=ids)
+                host.settle()
+                assert _answer(host, token).value != EARLIEST, "no client cuts batches anew: nobody has sent this one"
+            _run(host, [("end", A, COMMIT)])
+            assert host.readable() == [b"a5", b"a6", *[b"another"] * 3]
+
+    def test_ids_between_many_gaps_are_sent_each_once(self) -> None:
+        host = self.host(None, A)
+        ids = [*range(0, 1200, 2), *range(1, 1200, 2)]
+        for sequence_id in (*ids, *ids):
+            token = host.send(A, str(sequence_id).encode(), sequence_ids=(sequence_id, sequence_id))
+        host.settle()
+        assert _answer(host, token).value == EARLIEST
+        _run(host, [("end", A, COMMIT)])
+        assert host.readable() == [str(sequence_id).encode() for sequence_id in ids]
+
     def test_a_repeat_is_answered_when_the_first_one_is_durable(self) -> None:
         host = self.host(None, A)
         _run(host, [("send", A, b"a0")])
@@ -253,7 +287,7 @@ class TransactionBufferSuite:
             again = self.host(host.crashed(), A, B)
             assert [again.buffer.last_sequence_id(name) for name in ("p", "q", "r")] == [3, 0, -1]
             for txn_id, producer, first in ((A, "p", 0), (B, "p", 1), (A, "q", 0), (A, "p", 2), (A, "p", 3)):
-                token = again.send(txn_id, b"again", producer=producer, sequence_ids=(first, first))
+                token = again.send(txn_id, b"first", producer=producer, sequence_ids=(first, first))
                 again.settle()
                 assert _answer(again, token).value == EARLIEST
             _run(again, [("end", A, COMMIT), ("end", B, COMMIT)])

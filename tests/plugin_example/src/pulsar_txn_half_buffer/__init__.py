@@ -42,7 +42,7 @@ class _Open:
     halves: list[Position] = attrs.Factory(list)
     outcome: TxnAction | None = None
     copied: int = 0
-    sent: list[tuple[str, int, int]] = attrs.Factory(list)
+    sent: list[tuple[str, int, int, int]] = attrs.Factory(list)
 
 
 class HalfTopicTransactionBuffer:
@@ -74,7 +74,7 @@ class HalfTopicTransactionBuffer:
         return None if txn is None else txn.halves[0]
 
     def last_sequence_id(self, producer_name: str) -> int:
-        ids = [last for txn in self._open.values() for name, _, last in txn.sent if name == producer_name]
+        ids = [last for txn in self._open.values() for name, _, last, _ in txn.sent if name == producer_name]
         return max(ids, default=-1)
 
     def stats(self) -> BufferStats:
@@ -117,8 +117,11 @@ class HalfTopicTransactionBuffer:
             raise Refusal(ServerError.NotAllowedError, f"{txn_id} has ended on {self._topic}, or is not what the entry names")
         if txn is None and not asked:
             return Step(effects=(VerifyRegistered(txn_id, request),))
-        if txn is not None and _ids(request.record.header) in txn.sent:
+        key = _key(request.record.header)
+        if txn is not None and key in txn.sent:
             return Step(effects=(Reply(request.token, EARLIEST),))  # sent again, because its receipt was lost
+        if txn is not None and any(key[:3] == each[:3] for each in txn.sent):
+            raise Refusal(ServerError.NotAllowedError, f"{key[0]!r} has sent another message with sequence id {key[1]}")
         return Step((("half", request.record),), (Reply(request.token, position_of=0),))
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
@@ -158,7 +161,7 @@ class HalfTopicTransactionBuffer:
         if log == "half":
             txn = self._open.setdefault(txn_id, _Open())
             txn.halves.append(position)
-            txn.sent.append(_ids(record.header))
+            txn.sent.append(_key(record.header))
         elif log == "op":
             self._outcome(txn_id, record.header)
         elif txn_id in self._open:
@@ -188,15 +191,16 @@ class HalfTopicTransactionBuffer:
     def encode(self, log: str, record: TopicRecord) -> bytes:
         if log == "topic":
             return bytes(record.data)
-        header = attrs.astuple(record.header, recurse=False)[:7]  # its hints are in the entry
+        header = (*attrs.astuple(record.header, recurse=False)[:7], record.header.checksum)  # its hints are in the entry
         return json.dumps(header).encode() + b"\n" + bytes(record.data or b"")
 
     def decode(self, log: str, data: bytes) -> TopicRecord:
         head, line, body = data.partition(b"\n")
         if log == "topic" or not line:
             raise WireError(f"not a record of {log!r}")
-        name, sequence_id, highest, time_ms, txn_id, marker_type, count = json.loads(head)
-        return TopicRecord(EntryHeader(name, sequence_id, highest, time_ms, TxnId(*txn_id), marker_type, count), body)
+        name, sequence_id, highest, time_ms, txn_id, marker_type, count, checksum = json.loads(head)
+        header = EntryHeader(name, sequence_id, highest, time_ms, TxnId(*txn_id), marker_type, count, checksum=checksum)
+        return TopicRecord(header, body)
 
     def recovered(self, now_ms: int) -> Step[TopicRecord]:
         self._ready = True
@@ -223,7 +227,7 @@ class HalfTopicTransactionBuffer:
         for txn_id, (halves, outcome, copied, sent) in open_txns:
             places: list[Any] = [tuple(position) for position in halves]
             action = None if outcome is None else TxnAction(outcome)
-            self._open[TxnId(*txn_id)] = _Open(places, action, copied, [(name, first, last) for name, first, last in sent])
+            self._open[TxnId(*txn_id)] = _Open(places, action, copied, [(name, *numbers) for name, *numbers in sent])
 
     def trim_before(self, log: str) -> Position | None:
         if log == "topic":
@@ -237,5 +241,5 @@ class HalfTopicTransactionBuffer:
                 raise AssertionError(f"S1: {txn_id} is copied, or torn")
 
 
-def _ids(header: EntryHeader) -> tuple[str, int, int]:
-    return header.producer_name, header.sequence_id, header.highest_sequence_id
+def _key(header: EntryHeader) -> tuple[str, int, int, int]:
+    return header.producer_name, header.sequence_id, header.highest_sequence_id, header.checksum
