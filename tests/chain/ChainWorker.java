@@ -215,6 +215,9 @@ public final class ChainWorker {
                     consumer.negativeAcknowledge(messages.get(number));
                 }
             }
+            if (failed) {
+                pause(AGAIN_MS);
+            }
         }
 
         private void end(Transaction txn, String name, String verb) {

@@ -34,7 +34,7 @@ const (
 	receiverQueue = 1000
 	aborted       = 0.2
 	wait          = 200 * time.Millisecond
-	timeout       = 4 * time.Second
+	timeout       = 2 * time.Second
 	again         = 200 * time.Millisecond
 	answer        = 15 * time.Second
 	sending       = 5 * time.Second
@@ -190,7 +190,7 @@ func (h *hop) work() error {
 			return err
 		}
 		if len(messages) > 0 {
-			// A producer whose message was refused is deaf from then on.
+			// A producer whose message was refused is deaf from then on. A consumer keeps all copies that an abort brings.
 			if err := h.transact(consumer, producer, messages, inputs); err != nil {
 				return err
 			}
@@ -289,6 +289,10 @@ func (h *hop) transact(consumer pulsar.Consumer, producer pulsar.Producer, messa
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name, err)
 		nack(consumer, messages[acknowledged:])
+		time.Sleep(again) // the client cannot abort it: what it holds conflicts until its time is over
+		if h.plan.Mode == "Exclusive" || h.plan.Mode == "Failover" {
+			return err
+		}
 	}
 	return unsent
 }
