@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import attrs
 
-from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
 
@@ -126,7 +125,7 @@ class Standalone:
             return MemoryStore()
         factory = plugins.resolve(plugins.LEDGERS, self.config.ledger_provider)
         store: Any = factory() if factory is MemoryStore else factory(self._data_dir)
-        if isinstance(store, JournalStore):
+        if hasattr(store, "max_state_bytes"):
             store.max_state_bytes = self.config.max_store_state_bytes
         opened: LogStore = store
         return opened
