@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import admin
 import pytest
 from spark_local import ended
 from targets import Target
@@ -17,6 +18,7 @@ from visible import read_all
 
 from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, SkipRefused, StoreFailed, write_batch
 from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.foreach_batch import _last_of
 from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Query, read_options
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
@@ -107,6 +109,23 @@ def test_options_that_would_have_no_effect_are_refused() -> None:
     for name, value in (("inlineMaxBytes", "1"), ("stagingTopic", "t"), ("delivery", "grouped"), ("startingOffsets", "latest")):
         with pytest.raises(OptionError, match="no effect on write_batch"):
             read_options({"service.url": "pulsar://h", name: value}, Query.FOREACH_BATCH)
+
+
+async def _listed(pulsar: Target, topic: str) -> list[str]:
+    found = await admin.get_json(pulsar, "/admin/v2/persistent/public/default")
+    return [each for each in found if topic.rpartition("/")[2] in each]
+
+
+def test_looking_for_the_former_name_of_a_sink_creates_no_topic(pulsar: Target, topic: str) -> None:
+    options = read_options({"service.url": pulsar.service_url, "topic": topic}, Query.FOREACH_BATCH)
+    query_id = topic.rpartition("/")[2]
+    local = background()
+
+    async def former() -> Marker | None:
+        return await _last_of(await local.client(options), options, f"{query_id}/0", query_id)
+
+    assert local.run(former()) is None
+    assert asyncio.run(_listed(pulsar, topic)) == []
 
 
 # --- with Spark ---------------------------------------------------------------------------------------------------------

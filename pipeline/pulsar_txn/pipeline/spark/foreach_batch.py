@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pulsar_txn.client import AsyncClient, TopicNotFound
-from pulsar_txn.client.encoded import existing_partitions
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, TopicNotFound
+from pulsar_txn.client.encoded import open_entry_reader
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
@@ -174,7 +174,7 @@ async def _last_of(client: AsyncClient, options: Options, name: str, query_id: s
     """The last marker under the name that the sink had before topics belonged to names; None when there is no such sink."""
     control_topic = control_topic_of(options, name)
     try:
-        await existing_partitions(client, control_topic)
+        await (await open_entry_reader(client, control_topic, EARLIEST_ID, queue_bytes=1, most=1)).close()  # creates nothing
     except TopicNotFound:
         return None
     store = JobSinkStore(client, control_topic, options)
