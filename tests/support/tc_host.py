@@ -16,7 +16,17 @@ from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.hosting import Skin
 from pulsar_txn.ledger.machine import AskProducer, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.protocols import Snapshot
-from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, ParticipantsDone, PrepareTxn, TransactionCoordinator, snapshots
+from pulsar_txn.tc import (
+    AddParticipants,
+    EndTxn,
+    NewTxn,
+    ParticipantsDone,
+    PrepareTxn,
+    TransactionCoordinator,
+    records,
+    snapshots,
+)
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, TxnStatus
@@ -236,6 +246,8 @@ class TcHost:
         self.add(txn_id, Participant("t"))
         if status is TxnStatus.PREPARED:
             self.prepare(txn_id)
+        elif status is TxnStatus.HELD:
+            self.append(records.update_status(txn_id.least, TxnStatus.OPEN, status, self.now_ms, txn_id.least, Cause.RESTORED))
         elif status is not TxnStatus.OPEN:
             self.end(txn_id, TxnAction.COMMIT if status in DECIDED[TxnAction.COMMIT] else TxnAction.ABORT)
         if status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):

@@ -61,7 +61,9 @@ def test_one_record_decides_all_and_every_participant_is_told(action: TxnAction)
 
 
 def cell_of(state: TxnStatus | None, action: TxnAction) -> Cell[TxnStatus | None]:
-    """What is PREPARED ends by itself, and in no group."""
+    """What is PREPARED ends by itself, and in no group. What is HELD is ended by administrators alone."""
+    if state is TxnStatus.HELD:
+        return Cell(REFUSE, state, ServerError.ServiceNotReady)
     is_prepared = state is TxnStatus.PREPARED
     return Cell(REFUSE, state, ServerError.InvalidTxnStatus) if is_prepared else TRANSITIONS[state, END_EVENT[action]]
 

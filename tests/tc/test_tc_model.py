@@ -32,7 +32,7 @@ from pulsar_txn.tc.causes import Cause
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
-OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED, PREPARED = TxnStatus
+OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED, PREPARED, _ = TxnStatus
 ENDING = {TxnAction.COMMIT: COMMITTING, TxnAction.ABORT: ABORTING}
 ENDED = {COMMITTING: COMMITTED, ABORTING: ABORTED}
 LIVING = (OPEN, PREPARED, COMMITTING, ABORTING)

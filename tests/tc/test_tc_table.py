@@ -42,8 +42,8 @@ CHECKED = Check("group")
 def request_of(event: Event, txn_id: TxnId) -> Any:
     return {
         Event.ADD: AddParticipants("token", txn_id, (Participant("new"),)),
-        Event.COMMIT: EndTxn("token", txn_id, TxnAction.COMMIT),
-        Event.ABORT: EndTxn("token", txn_id, TxnAction.ABORT),
+        Event.COMMIT: EndTxn("token", txn_id, TxnAction.COMMIT, superuser=True),
+        Event.ABORT: EndTxn("token", txn_id, TxnAction.ABORT, superuser=True),
         Event.DONE: ParticipantsDone(txn_id),
         Event.PREPARE: PrepareTxn("token", txn_id, b"token"),
         Event.ABANDON: EndTxn("token", txn_id, TxnAction.ABORT, cause=Cause.DISCONNECTED),
@@ -56,6 +56,11 @@ def happen(host: TcHost, event: Event, txn_id: TxnId) -> Any:
     if event is Event.NEW:
         record = records.new_transaction(txn_id.least, 5, host.now_ms)
         host.tc.apply("log", (LEDGER, len(host.log)), record)
+        return None
+    if event in (Event.HOLD, Event.RELEASE):
+        held, before = TxnStatus.HELD, host.tc.status(txn_id) or TxnStatus.OPEN
+        edge = (before, held) if event is Event.HOLD else (held, TxnStatus.OPEN)
+        host.append(records.update_status(txn_id.least, *edge, host.now_ms, host.tc.next_local_txn_id - 1))
         return None
     if event in (Event.TIMEOUT, Event.CHECK):
         if event is Event.CHECK:
@@ -77,14 +82,21 @@ def test_every_state_has_a_cell_for_every_event() -> None:
 
 
 def test_a_status_moves_only_along_the_two_ways_to_an_end() -> None:
-    opened, committing, committed, aborting, aborted, prepared = TxnStatus
+    opened, committing, committed, aborting, aborted, prepared, held = TxnStatus
     ways = {(opened, committing), (committing, committed), (opened, aborting), (aborting, aborted)}
-    assert ways | {(opened, prepared), (prepared, committing), (prepared, aborting)} == EDGES
+    ways |= {(opened, prepared), (prepared, committing), (prepared, aborting)}
+    ways |= {(each, held) for each in (opened, prepared, committing, aborting)}
+    assert ways | {(held, committing), (held, aborting), (held, opened)} == EDGES
 
 
 def test_nothing_but_an_end_that_somebody_asked_for_leads_out_of_prepared() -> None:
     leaving = {event for event in Event if TRANSITIONS[TxnStatus.PREPARED, event].to is not TxnStatus.PREPARED}
-    assert leaving == {Event.COMMIT, Event.ABORT}
+    assert leaving == {Event.COMMIT, Event.ABORT, Event.HOLD}
+
+
+def test_nothing_but_an_end_by_an_administrator_or_the_end_of_a_doubt_leads_out_of_held() -> None:
+    leaving = {event for event in Event if TRANSITIONS[TxnStatus.HELD, event].to is not TxnStatus.HELD}
+    assert leaving == {Event.COMMIT, Event.ABORT, Event.RELEASE}
 
 
 @pytest.mark.parametrize(("state", "event"), CELLS)

@@ -17,6 +17,7 @@ from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
+    BeginLife,
     Check,
     CheckAnswered,
     CheckOutcome,
@@ -28,6 +29,7 @@ from pulsar_txn.tc.requests import (
     NewTxn,
     ParticipantsDone,
     PrepareTxn,
+    ReleaseHeld,
     Renew,
     Request,
     TakeOver,
@@ -41,6 +43,7 @@ __all__ = [
     "LANE_TRANSITIONS",
     "TRANSITIONS",
     "AddParticipants",
+    "BeginLife",
     "Check",
     "CheckAnswered",
     "CheckOutcome",
@@ -60,6 +63,7 @@ __all__ = [
     "PrepareTxn",
     "PulsarIds",
     "Record",
+    "ReleaseHeld",
     "Renew",
     "Request",
     "TakeOver",

@@ -61,6 +61,10 @@ class ExtraState:
         since_ms = extras.prepared_ms if is_prepared else txn.start_time_ms
         self.times.watch(txn.txn_id.least, txn.owner[0], extras, since_ms, is_prepared)
 
+    def counted(self, added: int) -> None:
+        """The extras of a transaction have so many bytes more."""
+        self._bytes += added
+
     def prepared(self, txn: Transaction, before: Extras | None) -> None:
         """A transaction was prepared; `before`: its extras until then."""
         extras = _extras_of(txn)

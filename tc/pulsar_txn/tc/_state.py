@@ -15,17 +15,20 @@ from pulsar_txn.tc.extras import NO_EXTRAS
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.lane_table import LaneEvent
 from pulsar_txn.tc.lanes import Lanes
+from pulsar_txn.tc.lives import Life, Lives
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
-from pulsar_txn.tc.records import CHECKED, GOODBYE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.records import CHECKED, GOODBYE, LIFE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
 from pulsar_txn.tc.records import PREPARED as PREPARED_OPERATION
-from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, OPEN, PREPARED, TRANSITIONS, Event
-from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
+from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, HELD, OPEN, PREPARED, TRANSITIONS, Event
+from pulsar_txn.wire.ids import EARLIEST, Position, TxnId, TxnStatus
 
 _LANE_EVENT: Final = {
     COMMITTING: LaneEvent.COMMIT,
     ABORTING: LaneEvent.ABORT,
     COMMITTED: LaneEvent.DONE,
     ABORTED: LaneEvent.DONE,
+    HELD: LaneEvent.HOLD,
+    OPEN: LaneEvent.RELEASE,
 }
 """What an UPDATE record with this `new_status` is to the lane of its transaction."""
 
@@ -37,7 +40,8 @@ class CoordinatorState:
 
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,
-    where the coordinator gives some; then `least` begins with 1. `extra` follows what only some transactions have.
+    where the coordinator gives some; then `least` begins with 1. `lives` has those of the log, and `held` what is HELD. `extra`
+    follows what only some transactions have.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class CoordinatorState:
         self.transactions: OrderedMap[int, Transaction] = OrderedMap(Transaction.image)
         self.open: set[tuple[int, int]] = set()
         self.ending: dict[int, None] = {}
+        self.held: dict[int, None] = {}
+        self.lives = Lives()
         self.participant_count = 0
         self.bytes = 0
         self.is_restoring = False  # the head of a snapshot was read; no state
@@ -108,6 +114,8 @@ class CoordinatorState:
             entry = (txn.deadline_ms, txn.txn_id.least)
             self.open.add(entry)
             self.deadlines.add(entry)
+        elif txn.status is HELD:
+            self.held[txn.txn_id.least] = None
         elif txn.status is not PREPARED:
             self.ending[txn.txn_id.least] = None
         if txn.extras is not None:
@@ -144,7 +152,7 @@ class CoordinatorState:
         outcomes, fenced = self.outcomes, 0 if self.fencing is None else len(self.fencing.epochs)
         lanes = 0 if self.lanes is None else len(self.lanes.kept)
         of_transactions = len(self.transactions) + self.participant_count + self.extra.weight
-        return of_transactions + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes
+        return of_transactions + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes + len(self.lives.kept)
 
     def _open(self, least: int, record: Entry) -> None:
         txn_id = TxnId(self.tc_id, least) if self.lanes is None else self._take_lane(self.lanes, least, record)
@@ -178,6 +186,9 @@ class CoordinatorState:
             self._prepared(record)
             return
         lanes, owner = self.lanes, record.owner
+        if operation == LIFE:
+            self._began(record)
+            return
         if operation == TAKEN_OVER:
             if self.fencing is not None:
                 self.fencing.note(owner, self.newest_time_ms)
@@ -187,6 +198,13 @@ class CoordinatorState:
         incarnation = record.incarnation
         assert lanes is not None and incarnation is not None  # noqa: S101, PT018 - `records.decode` lets no other one in
         (lanes.left if operation == GOODBYE else lanes.vanished)((owner[0], incarnation))
+
+    def _began(self, record: Entry) -> None:
+        service, (goes_on, _, until_least) = record.lane, record.group
+        assert service is not None  # noqa: S101 - `records.decode` lets no other one in
+        self.lives.began(Life(service, self.next_id, self.last_applied, bool(goes_on)), until_least)
+        if self.lanes is not None:
+            self.lanes.began(service, goes_on=bool(goes_on))
 
     def _checked(self, least: int, now_ms: int) -> None:
         txn = self.transactions.get(least)
@@ -226,7 +244,9 @@ class CoordinatorState:
         if self.lanes is not None:
             self.lanes.happened(txn.txn_id.most, _LANE_EVENT[new])
         outcome = _OUTCOME_OF.get(new)
-        if outcome is None:
+        if new is HELD or status is HELD:
+            self._held(txn, least, new, record)
+        elif outcome is None:
             if self.transactions.moments:
                 self.transactions.changing(least)
             txn.status = new
@@ -247,6 +267,38 @@ class CoordinatorState:
                 self.extra.ended(txn)
             if self.fencing is not None and txn.owner[1] is not None:
                 self.fencing.ended(txn.owner, least)
+
+    def _held(self, txn: Transaction, least: int, new: TxnStatus, record: Entry) -> None:
+        """Hold a transaction, let it go on, or decide about it."""
+        if self.transactions.moments:
+            self.transactions.changing(least)
+        before, status = txn.extras, txn.status
+        if new is HELD:
+            self.held[least] = None
+            if status is OPEN:
+                self._left_open(txn, least)
+            if before is not None and status in (OPEN, PREPARED):
+                self.extra.decided(txn)
+            self.ending.pop(least, None)
+        else:
+            del self.held[least]
+        before_held = before or NO_EXTRAS
+        after = before_held._replace(held=(record.cause or before_held.held) if new is HELD else 0)
+        txn.status, txn.modified_ms, txn.extras = new, record.modified_ms, None if after == NO_EXTRAS else after
+        added = (0 if txn.extras is None else txn.extras.size) - (0 if before is None else before.size)
+        txn.bytes += added
+        self.bytes += added
+        self.extra.counted(added)
+        if new is OPEN:
+            entry = (txn.deadline_ms, least)
+            self.open.add(entry)
+            self.deadlines.add(entry)
+            if self.fencing is not None and txn.owner[1] is not None:
+                self.fencing.entered(txn.owner, least, is_open=True)
+            if txn.extras is not None:
+                self.extra.waits(txn)
+        elif new is not HELD:
+            self.ending[least] = None
 
     def _move_further(self, least: int, record: Entry) -> None:
         txn = self.transactions.get(least)
@@ -270,7 +322,7 @@ class CoordinatorState:
 
     def check(self) -> None:
         """Raise AssertionError, the id of `table.INVARIANTS` first."""
-        living = (OPEN, PREPARED, COMMITTING, ABORTING)
+        living = (OPEN, PREPARED, HELD, COMMITTING, ABORTING)
         ids = list(self.transactions)
         _demand(all(txn.status in living for txn in self.transactions.values()), "S2", "an ended transaction takes room")
         _demand(ids == sorted(ids) and all(least < self.next_id for least in ids), "S18", f"ids {ids}, next {self.next_id}")
@@ -283,6 +335,8 @@ class CoordinatorState:
         _demand(len(self.deadlines) <= 4 * len(self.open) + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
         ending = {least for least, txn in self.transactions.items() if txn.status in (COMMITTING, ABORTING)}
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
+        held = {least for least, txn in self.transactions.items() if txn.status is HELD}
+        _demand(self.held.keys() == held, "S2", f"{self.held.keys() ^ held} are HELD, or not")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
         if self.lanes is not None:
             lanes_of = ((txn.txn_id, txn.status, txn.owner) for txn in self.transactions.values())

@@ -14,8 +14,9 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 class Limits:
     """The limits of one coordinator; 0 means no limit, except for `max_timeout_ms`. Each check raises Refusal.
 
-    `max_active`: how many transactions may be open or ending. `max_participants`: how many participants one may have.
-    `max_state_bytes`: what all of them may hold, names of participants mostly. `max_timeout_ms`: the longest timeout.
+    `max_active`: how many transactions may be open or ending, beside those that are HELD. `max_participants`: how many
+    participants one may have. `max_state_bytes`: what all of them may hold, names of participants mostly. `max_timeout_ms`: the
+    longest timeout.
     """
 
     tc_id: int
@@ -26,7 +27,7 @@ class Limits:
 
     def check_new(self, state: CoordinatorState, request: NewTxn) -> None:
         """Refuse one more transaction: TooManyRequests for lack of room, NotAllowedError for what it asks."""
-        if self.max_active and len(state.transactions) >= self.max_active:
+        if self.max_active and len(state.transactions) - len(state.held) >= self.max_active:
             raise Refusal(
                 ServerError.TooManyRequests,
                 f"coordinator {self.tc_id} has {self.max_active} transactions open, as many as it may"

@@ -26,6 +26,10 @@ class Cause(enum.IntEnum):
     """The connection that opened it has ended, and it was to end with that."""
     UNANSWERED = 8
     """Its check group was asked as often as it may be, and nobody knew: the coordinator's policy decided."""
+    RESTORED = 9
+    """Its log was restored, rolled back or copied: the life that is lost may have decided it. It is HELD."""
+    DOUBT = 10
+    """A cluster of it could not be asked whether the log was restored. It is HELD until that one answers."""
 
 
 def cause_of(number: int) -> Cause | None:

@@ -22,7 +22,7 @@ from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.check_times import CheckPolicy, GroupKey
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import CheckAnswered, CheckOutcome, GroupJoined, GroupLeft
-from pulsar_txn.tc.table import PREPARED, TRANSITIONS, Event
+from pulsar_txn.tc.table import HELD, PREPARED, TRANSITIONS, Event
 
 LOG: Final = "log"
 
@@ -64,7 +64,7 @@ class Checks:
         if event is None or txn is None or txn.txn_id.most != txn_id.most or txn.extras is None:
             return NOTHING
         is_theirs = (txn.owner[0], txn.extras.group) == key
-        if not is_theirs or not txn.extras.check_count or TRANSITIONS[txn.status, event].act is not WRITE:
+        if not is_theirs or not txn.extras.check_count or txn.status is HELD or TRANSITIONS[txn.status, event].act is not WRITE:
             return NOTHING
         decision, trailing, effects = self._decide(txn, event, now_ms, 0, Cause.CHECKED)
         return Step(decision, effects, trailing)

@@ -35,6 +35,16 @@ class Clients:
         self._leave_open = leave_open
         self._limit = limit
 
+    def decide(self, request: Goodbye | Vanished | TakeOver, now_ms: int) -> Step[Record]:
+        """A client has gone, or an epoch begins."""
+        match request:
+            case Goodbye():
+                return self.said_goodbye(request, now_ms)
+            case Vanished():
+                return self.vanished(request, now_ms)
+            case TakeOver():
+                return self.took_over(request, now_ms)
+
     # ------------------------------------------------------------------ incarnations
 
     def renewed(self, request: Renew, now_ms: int) -> Step[Record]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
 from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
-from pulsar_txn.tc import records, snapshots
+from pulsar_txn.tc import lives, records, snapshots
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, TRANSACTION_BYTES, Transaction
 from pulsar_txn.tc.admission import Limits
@@ -17,7 +17,7 @@ from pulsar_txn.tc.checks import Checks
 from pulsar_txn.tc.clients import Clients
 from pulsar_txn.tc.extras import Extras, asked_for
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
-from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, most_of_lane, numbering
+from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, lane_of, most_of_lane, numbering
 from pulsar_txn.tc.info import IdInfo, TransactionInfo, id_info, ids_of, info_of
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lanes import Lanes
@@ -28,6 +28,7 @@ from pulsar_txn.tc.prepared import ENDED_AS, Prepared
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
+    BeginLife,
     CheckAnswered,
     EndTxn,
     Goodbye,
@@ -37,12 +38,13 @@ from pulsar_txn.tc.requests import (
     NewTxn,
     ParticipantsDone,
     PrepareTxn,
+    ReleaseHeld,
     Renew,
     Request,
     TakeOver,
     Vanished,
 )
-from pulsar_txn.tc.table import ACTION_OF, END_EVENT, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
+from pulsar_txn.tc.table import ACTION_OF, END_EVENT, HELD, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
 from pulsar_txn.tc.unfinished import UnfinishedEnds
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
@@ -78,7 +80,8 @@ class TransactionCoordinator:
     `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
     `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are
     numbered; a log goes on only with the policy that it began with. `check_after_ms`, `check_interval_ms`, `max_checks`,
-    `check_policy` (a `CheckPolicy` or its value): see `check_times.CheckRules`, which raises ValueError.
+    `check_policy` (a `CheckPolicy` or its value): see `check_times.CheckRules`, which raises ValueError. `has_lives`: after
+    each recovery nothing is opened, ended or told until `BeginLife`.
 
     With fencing, there are refusals beside those of `requests`: ProducerFenced for every request of an epoch below the
     highest of its id, except for ends: the repeat of what was decided is answered, and what is forgotten is
@@ -108,11 +111,13 @@ class TransactionCoordinator:
         check_interval_ms: int = CHECK_INTERVAL_MS,
         max_checks: int = MAX_CHECKS,
         check_policy: CheckPolicy | str = CheckPolicy.ABORT,
+        has_lives: bool = False,
     ) -> None:
         self.tc_id = tc_id
         self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms)
         self.encode = records.Writer(tc_id).encode  # Pulsar's TransactionMetadataEntry with our fields from 100 up
         self._expire_limit = expire_limit
+        self._has_lives = has_lives
         self._fencing = fencing
         self._lanes: Lanes | None = None
         if isinstance(ids, LaneIds):
@@ -147,16 +152,14 @@ class TransactionCoordinator:
                 return Step((), (Reply(request.token, self.is_registered(request.txn_id, request.participant)),))
             case Renew():
                 return self._clients.renewed(request, now_ms)
-            case Goodbye():
-                step = self._clients.said_goodbye(request, now_ms)
-            case Vanished():
-                step = self._clients.vanished(request, now_ms)
-            case TakeOver():
-                step = self._clients.took_over(request, now_ms)
+            case Goodbye() | Vanished() | TakeOver():
+                step = self._clients.decide(request, now_ms)
             case PrepareTxn():
                 step = self._prepare(request, now_ms)
             case CheckAnswered() | GroupJoined() | GroupLeft():
                 step = self._checks.decide(request, now_ms)
+            case BeginLife() | ReleaseHeld():
+                step = self._live(request, now_ms)
             case _:
                 assert_never(request)
         return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
@@ -175,12 +178,16 @@ class TransactionCoordinator:
     def recovered(self, now_ms: int) -> Step[Record]:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
+        self._state.lives.is_awaited = self._has_lives
         if self._lanes is not None:
             self._lanes.recovered(now_ms)
-        return self._paced(self._drive_again(now_ms), self._pace.is_overdue)
+        step = NOTHING if self._has_lives else self._drive_again(now_ms)
+        return self._paced(step, self._pace.is_overdue)
 
     def deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction, a lease or a check; the past while ends are to be carried out again."""
+        if self._state.lives.is_awaited:
+            return None
         if self._unfinished.waiting and self._unfinished:
             return 0
         entry = self._state.deadlines.first()
@@ -196,6 +203,8 @@ class TransactionCoordinator:
 
         When there are no more of them, check groups are asked for as many.
         """
+        if self._state.lives.is_awaited:
+            return NOTHING
         if self._unfinished:
             return self._paced(self._drive_again(now_ms))
         if self._lanes is not None and (gone := self._lanes.leases.over(now_ms)) is not None:
@@ -265,7 +274,42 @@ class TransactionCoordinator:
         if txn_id.most >> self._shift != self._number:
             return False
         outcome, owner = self._state.outcomes.lookup(txn_id.least)
+        if not self._is_of_its_life(txn_id):
+            return False
         return outcome in ENDED_AS and owner is not None and owner[0] == principal
+
+    @property
+    def life(self) -> int:
+        """The service number of the newest life of the log; 0 before the first one."""
+        return self._state.lives.newest
+
+    @property
+    def position(self) -> Position:
+        """The last record that was applied."""
+        return self._state.last_applied
+
+    def holds(self, service: int, position: Position) -> bool:
+        """Whether this log holds what a life had written up to a position: see `lives`."""
+        return self._state.lives.holds(service, position, self._state.last_applied)
+
+    @property
+    def ids_left(self) -> int | None:
+        """How many lanes, or reserved numbers, the life can still give; None where there is no end."""
+        if self._lanes is not None:
+            return self._lanes.lanes_left
+        until = self._state.lives.until_least
+        return None if until is None else until - self._state.next_id
+
+    def held(self, cause: Cause | None = None) -> list[TransactionInfo]:
+        """What is HELD, for one cause or for any."""
+        transactions = self._state.transactions
+        found = (transactions[least] for least in self._state.held)
+        return [info_of(txn) for txn in found if cause is None or (txn.extras is not None and txn.extras.held == cause)]
+
+    @property
+    def held_count(self) -> int:
+        """How many are HELD."""
+        return len(self._state.held)
 
     @property
     def active_count(self) -> int:
@@ -336,9 +380,15 @@ class TransactionCoordinator:
         self._limits.check_new(self._state, request)
         least = self._state.next_id
         topics, pairs = self._first(request.participants, extras) if request.participants else ((), ())
+        if self._state.lives.is_awaited:
+            raise Refusal(ServerError.ServiceNotReady, f"coordinator {self.tc_id} is starting; retry")
         if self._lanes is None:
             if least < self._first_least:
                 least = self._first_least
+            until = self._state.lives.until_least
+            if until is not None and least >= until:
+                text = f"coordinator {self.tc_id} has given all numbers that are reserved, and reserves others; retry"
+                raise Refusal(ServerError.ServiceNotReady, text)
             new: _Records = ((LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner, extras)),)
             if topics:
                 new = (*new, (LOG, records.add_partitions(least, topics, now_ms, least)))
@@ -439,6 +489,8 @@ class TransactionCoordinator:
             state, txn = self._prepared.shown(txn_id, request.prepared_token)
         event = Event.ABANDON if request.cause is Cause.DISCONNECTED else END_EVENT[request.action]
         cell = TRANSITIONS[state, event]
+        if state is HELD and cell.act is WRITE and not request.superuser:
+            raise _is_held(txn_id)
         joined = Reply(token) if request.at_decision else AwaitOutcome(token, txn_id)
         if cell.act is ANSWER or cell.act is SKIP:
             return Step((), (Reply(token),))
@@ -483,6 +535,8 @@ class TransactionCoordinator:
             cell = TRANSITIONS[state, event]
             if cell.act is REFUSE:
                 raise self._end_refused(cell, txn_id, state, event, asker)
+            if state is HELD:
+                raise _is_held(txn_id)
             if state is PREPARED:
                 raise _prepared_in_group(txn_id)
             if cell.act is WRITE and txn is not None:
@@ -554,6 +608,8 @@ class TransactionCoordinator:
                 return UNKNOWN, None
             state: State = txn.status
             owner = txn.owner
+        elif not self._is_of_its_life(txn_id):
+            return UNKNOWN, None
         else:
             outcome, owner = self._state.outcomes.lookup(txn_id.least)
             state = ENDED_AS.get(outcome)
@@ -562,6 +618,20 @@ class TransactionCoordinator:
         if self._fencing is not None and owner is not None and is_older(owner, asker):
             return state, txn  # a successor may ask for the outcomes of those before it
         return UNKNOWN, None
+
+    def _is_of_its_life(self, txn_id: TxnId) -> bool:
+        """Whether the life that gave this `least` gives such lanes. Else the id is of a life that this log does not know."""
+        return self._lanes is None or self._state.lives.of(txn_id.least) == lives.service_of(lane_of(txn_id.most))
+
+    def _live(self, request: BeginLife | ReleaseHeld, now_ms: int) -> Step[Record]:
+        """Begin a life of the log, or let what was held in doubt go on."""
+        if isinstance(request, ReleaseHeld):
+            in_doubt = {info.txn_id.least for info in self.held(Cause.DOUBT)}
+            released = [least for least in request.held if least in in_doubt]
+            return Step(lives.release(released, self._state.next_id, now_ms), (Reply(request.token),))
+        found = ((least, self._state.transactions.get(least)) for least in request.hold)
+        statuses = [(least, txn.status) for least, txn in found if txn is not None and _may_be_held(txn, request.cause)]
+        return lives.begin(request, statuses, self._state.next_id, now_ms)
 
     def _leave_open(
         self, txn: Transaction, event: Event, now_ms: int, told: int = 0, cause: Cause = Cause.CLIENT
@@ -652,6 +722,22 @@ def _refusal(cell: Cell, txn_id: TxnId, state: State, event: Event) -> Refusal:
             f"transaction {txn_id} is not known here: it never was, ended too long ago, or belongs to somebody else",
         )
     return Refusal(cell.code, f"transaction {txn_id} is {state.name} and cannot {_WISH[event]} any more")
+
+
+def _may_be_held(txn: Transaction, cause: Cause) -> bool:
+    """Everything, where the log was restored; what is HELD already, if it was held in doubt."""
+    if txn.status is HELD:
+        return cause is Cause.RESTORED and txn.extras is not None and txn.extras.held == Cause.DOUBT
+    return cause is Cause.RESTORED or txn.status is OPEN
+
+
+def _is_held(txn_id: TxnId) -> Refusal:
+    """What is answered is no outcome, and passes: an administrator decides."""
+    return Refusal(
+        ServerError.ServiceNotReady,
+        f"transaction {txn_id} is HELD: its log was restored or rolled back, and it may have been decided before; an"
+        " administrator decides (pulsar-txn transactions list --held)",
+    )
 
 
 def _prepared_in_group(txn_id: TxnId) -> Refusal:

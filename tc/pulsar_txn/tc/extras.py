@@ -26,7 +26,7 @@ class Extras(NamedTuple):
 
     `data`: what goes to the member that is asked. `after_ms`: the age at which it is asked first, None: the coordinator's own
     rule. `check_count`: how often members were asked. `asked_ms`: when they were asked last, since the transaction was prepared
-    if it is; None: not yet.
+    if it is; None: not yet. `held`: why it is HELD (`causes.Cause`).
     """
 
     nonce: bytes = b""
@@ -37,6 +37,7 @@ class Extras(NamedTuple):
     asked_ms: int | None = None
     prepared_token: bytes = b""
     prepared_ms: int = 0
+    held: int = 0
 
     @property
     def size(self) -> int:

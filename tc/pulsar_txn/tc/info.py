@@ -20,7 +20,7 @@ class TransactionInfo:
     """An open, prepared or ending transaction at a moment.
 
     `modified_ms`: when its status changed last, or a participant was registered. `check_group`: None for none; `check_count`:
-    how often members of it were asked.
+    how often members of it were asked. `held`: why it is HELD (`causes.Cause`), 0 for what is not.
     """
 
     txn_id: TxnId
@@ -34,6 +34,7 @@ class TransactionInfo:
     check_group: str | None = None
     check_count: int = 0
     prepared: bool = False
+    held: int = 0
 
 
 @attrs.frozen
@@ -59,9 +60,9 @@ def info_of(txn: Transaction) -> TransactionInfo:
     participants = tuple(txn.participants())
     times, extras = (txn.start_time_ms, txn.timeout_ms), txn.extras
     group, count = (None, 0) if extras is None else (extras.group, extras.check_count)
-    is_prepared = txn.status is PREPARED
+    is_prepared, held = txn.status is PREPARED, 0 if extras is None else extras.held
     return TransactionInfo(
-        txn.txn_id, txn.status, principal, identity, *times, participants, txn.modified_ms, group, count, is_prepared
+        txn.txn_id, txn.status, principal, identity, *times, participants, txn.modified_ms, group, count, is_prepared, held
     )
 
 

@@ -24,7 +24,12 @@ A lane with a PREPARED transaction is out of use until that has ended, however l
 PREPARED, and goes the way of any other afterwards. When its client is gone or has a successor the lane is PARKED, and RETIRED
 after the end. A successor waits for neither: the transaction waits for whoever decides it, and is fenced in its lane.
 
-RETIRED takes no room: a lane below the next one to be given is RETIRED when nothing is kept about it.
+A lane with a HELD transaction is PARKED as well. When that is released its lane is RETIRING: its client is taken for gone.
+
+LAST is DONE of a lane that an older life of the log gave (see `lives`): such lanes are only ended. Idle and pooled ones are
+retired when the next life begins.
+
+RETIRED takes no room: a lane that a life has given, or could have given, is RETIRED when nothing is kept about it.
 """
 
 from __future__ import annotations
@@ -68,6 +73,9 @@ class LaneEvent(enum.IntEnum):
     GOODBYE = 5
     VANISHED = 6
     PREPARE = 7
+    LAST = 8
+    HOLD = 9
+    RELEASE = 10
 
 
 _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
@@ -83,27 +91,38 @@ _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
     (Lane.OPEN, LaneEvent.GOODBYE): Lane.RETIRING,
     (Lane.OPEN, LaneEvent.VANISHED): Lane.RETIRING,
     (Lane.OPEN, LaneEvent.PREPARE): Lane.PREPARED,
+    (Lane.OPEN, LaneEvent.HOLD): Lane.PARKED,
     #
     (Lane.PREPARED, LaneEvent.COMMIT): Lane.COMMITTING,
     (Lane.PREPARED, LaneEvent.ABORT): Lane.ABORTING,
     (Lane.PREPARED, LaneEvent.GOODBYE): Lane.PARKED,
     (Lane.PREPARED, LaneEvent.VANISHED): Lane.PARKED,
+    (Lane.PREPARED, LaneEvent.HOLD): Lane.PARKED,
     #
     (Lane.PARKED, LaneEvent.COMMIT): Lane.RETIRING,
     (Lane.PARKED, LaneEvent.ABORT): Lane.RETIRING,
+    (Lane.PARKED, LaneEvent.RELEASE): Lane.RETIRING,
     #
     (Lane.COMMITTING, LaneEvent.DONE): Lane.IDLE,
+    (Lane.COMMITTING, LaneEvent.LAST): Lane.RETIRED,
+    (Lane.COMMITTING, LaneEvent.HOLD): Lane.PARKED,
     (Lane.COMMITTING, LaneEvent.GOODBYE): Lane.LEAVING,
     (Lane.COMMITTING, LaneEvent.VANISHED): Lane.RETIRING,
     #
     (Lane.ABORTING, LaneEvent.DONE): Lane.IDLE,
+    (Lane.ABORTING, LaneEvent.LAST): Lane.RETIRED,
+    (Lane.ABORTING, LaneEvent.HOLD): Lane.PARKED,
     (Lane.ABORTING, LaneEvent.GOODBYE): Lane.RETIRING,
     (Lane.ABORTING, LaneEvent.VANISHED): Lane.RETIRING,
     #
     (Lane.LEAVING, LaneEvent.DONE): Lane.POOLED,
+    (Lane.LEAVING, LaneEvent.LAST): Lane.RETIRED,
+    (Lane.LEAVING, LaneEvent.HOLD): Lane.PARKED,
     (Lane.LEAVING, LaneEvent.VANISHED): Lane.RETIRING,
     #
     (Lane.RETIRING, LaneEvent.DONE): Lane.RETIRED,
+    (Lane.RETIRING, LaneEvent.LAST): Lane.RETIRED,
+    (Lane.RETIRING, LaneEvent.HOLD): Lane.PARKED,
     (Lane.RETIRING, LaneEvent.PREPARE): Lane.PARKED,
     #
     (Lane.POOLED, LaneEvent.NEW): Lane.OPEN,
@@ -119,7 +138,7 @@ LANE_TRANSITIONS: Final[Table[LaneState, LaneEvent]] = {
 
 LANE_INVARIANTS: Final[Mapping[str, str]] = {
     "LANE1": "a lane has at most one open or ending transaction, and knows it",
-    "LANE2": "lanes were given in ascending order, and none is kept that is RETIRED: a retired lane is never used again",
+    "LANE2": "a life gives lanes in ascending order, and none is kept that is RETIRED: a retired lane is never used again",
     "LANE3": "no transaction is open or ending below another one of its lane, so no watermark covers it",
     "LANE4": "what is known of an incarnation, of the pool and of a transactional id is what the lanes say",
 }

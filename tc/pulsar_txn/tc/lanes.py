@@ -12,10 +12,11 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.table import WRITE
 from pulsar_txn.tc.fencing import Name
-from pulsar_txn.tc.ids import LANE_BITS, LaneIds, lane_of, most_of_lane
+from pulsar_txn.tc.ids import LaneIds, lane_of, most_of_lane
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lane_table import LANE_TRANSITIONS, UNKNOWN, Lane, LaneEvent, LaneState
 from pulsar_txn.tc.leases import Incarnation, Leases
+from pulsar_txn.tc.lives import NO_SERVICE, end_of_lanes, first_lane, service_of
 from pulsar_txn.tc.owners import Owner, is_older
 from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -43,7 +44,7 @@ _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
     Lane.LEAVING: frozenset({TxnStatus.COMMITTING}),
     Lane.RETIRING: frozenset({TxnStatus.OPEN, TxnStatus.COMMITTING, TxnStatus.ABORTING}),
     Lane.PREPARED: frozenset({TxnStatus.PREPARED}),
-    Lane.PARKED: frozenset({TxnStatus.PREPARED}),
+    Lane.PARKED: frozenset({TxnStatus.PREPARED, TxnStatus.HELD}),
     Lane.POOLED: frozenset(),
     Lane.RETIRED: frozenset(),
 }
@@ -72,8 +73,9 @@ class Held(NamedTuple):
 class Lanes:
     """The lanes of the coordinator `tc_id`.
 
-    `kept`: every lane that is not RETIRED, in the order in which they were given. `next_lane`: the next one to be given. The
-    other members follow from these. `leases`: who is alive.
+    `kept`: every lane that is not RETIRED, in the order in which they were given. `next_lane`: the next one to be given.
+    `given`: how many ever were. `living`: the lives whose lanes are given again; lanes of others are only ended. The other
+    members follow from these. `leases`: who is alive.
     """
 
     def __init__(self, tc_id: int, policy: LaneIds) -> None:
@@ -81,6 +83,8 @@ class Lanes:
         self.policy = policy
         self.kept: OrderedMap[int, Held] = OrderedMap()
         self.next_lane = 1
+        self.given = 0
+        self.living: tuple[int, ...] = (NO_SERVICE,)
         self.leases = Leases(policy.lease_ms)
         self._idle: dict[Holder, Holdings] = {}
         self._pool: Holdings = {}
@@ -102,13 +106,21 @@ class Lanes:
             pooled = self._pooled_for(owner)
             if pooled is not None:
                 return pooled
-        if len(self.kept) >= self.policy.max_lanes or self.next_lane >> LANE_BITS:
+        if not self.lanes_left:
+            text = f"coordinator {self.tc_id} has given all lanes of this life, and draws others; retry"
+            raise Refusal(ServerError.ServiceNotReady, text)
+        if len(self.kept) >= self.policy.max_lanes:
             raise Refusal(
                 ServerError.TooManyRequests,
                 f"coordinator {self.tc_id} keeps {len(self.kept)} lanes, as many as it may: end transactions, close clients, or"
                 " try later",
             )
         return self.next_lane
+
+    @property
+    def lanes_left(self) -> int:
+        """How many lanes the life can still give."""
+        return end_of_lanes(self.living[-1]) - self.next_lane
 
     def _pooled_for(self, owner: Owner) -> int | None:
         principal, identity = owner
@@ -154,7 +166,8 @@ class Lanes:
         """The state of a lane."""
         held = self.kept.get(lane)
         if held is None:
-            return Lane.RETIRED if 0 < lane < self.next_lane else UNKNOWN
+            is_new = service_of(lane) == self.living[-1] and lane >= self.next_lane
+            return UNKNOWN if is_new or not lane else Lane.RETIRED
         return held.state
 
     def clients(self) -> list[ClientInfo]:
@@ -168,21 +181,21 @@ class Lanes:
         """How many there are."""
         pooled, idle = len(self._pool), sum(map(len, self._idle.values()))
         by_state = {"pooled": pooled, "idle": idle, "in_use": len(self.kept) - pooled - idle}
-        return LaneCounts(by_state | {"retired": self.next_lane - 1 - len(self.kept)}, self.next_lane - 1, len(self.leases))
+        return LaneCounts(by_state | {"retired": self.given - len(self.kept)}, self.given, len(self.leases))
 
     # ------------------------------------------------------------------ the fold
 
     def opened(self, lane: int, least: int, owner: Owner, incarnation: str | None, now_ms: int) -> TxnId | None:
         """A NEW record names a lane: the id of its transaction, None where the table opens none."""
         before = self.kept.get(lane)
-        state, is_fresh = self.state(lane) if before is None else before.state, lane >= self.next_lane
+        state = self.state(lane) if before is None else before.state
         holder = Holder(owner, incarnation)
         act, to = LANE_TRANSITIONS[state, LaneEvent.ONCE if incarnation is None else LaneEvent.NEW][:2]
         if act is not WRITE or to is None or (state is Lane.IDLE and before is not None and before.holder != holder):
             return None
-        if is_fresh:
-            self.next_lane = lane + 1
         if before is None:
+            self.next_lane = lane + 1
+            self.given += 1
             self._enter(lane, Held(to, holder, least))
         else:
             self._change(lane, before, Held(to, before.holder if before.holder == holder else holder, least))
@@ -191,8 +204,21 @@ class Lanes:
         return TxnId(most_of_lane(self.tc_id, lane), least)
 
     def happened(self, most: int, event: LaneEvent) -> None:
-        """PREPARE, COMMIT, ABORT or DONE of the transaction with these upper id bits."""
-        self._move(lane_of(most), event)
+        """What has happened to the transaction with these upper id bits."""
+        lane = lane_of(most)
+        if event is LaneEvent.DONE and service_of(lane) not in self.living:
+            event = LaneEvent.LAST
+        self._move(lane, event)
+
+    def began(self, service: int, *, goes_on: bool) -> None:
+        """A life begins. Unless the same process goes on, lanes of older lives that are not busy are retired."""
+        if service == self.living[-1]:
+            return
+        self.living = (*self.living, service) if goes_on else (service,)
+        self.next_lane = first_lane(service) + 1
+        if not goes_on:
+            for lane in [lane for lane, held in self.kept.items() if held.state in (Lane.IDLE, Lane.POOLED)]:
+                self._move(lane, LaneEvent.VANISHED)
 
     def left(self, incarnation: Incarnation) -> None:
         """The incarnation has said goodbye: its lanes go to the pool, as far as that has room."""
@@ -315,8 +341,13 @@ class Lanes:
         if busy != len(of_lane):
             yield "LANE1", f"{busy} lanes are busy with {len(of_lane)} transactions"
         numbers = list(self.kept)
-        if numbers != sorted(numbers) or any(not 0 < lane < self.next_lane for lane in numbers):
+        by_life = [(service_of(lane), lane) for lane in numbers]
+        newest = [lane for service, lane in by_life if service == self.living[-1]]
+        if newest != sorted(newest) or any(not 0 < lane < self.next_lane for lane in newest) or len(numbers) > self.given:
             yield "LANE2", f"lanes {numbers}, next {self.next_lane}"
+        for lane, held in self.kept.items():
+            if service_of(lane) not in self.living and held.state in (Lane.IDLE, Lane.POOLED):
+                yield "LANE2", f"lane {lane} of an older life is {held.state.name}"
         again = Lanes(self.tc_id, self.policy)
         for lane, held in self.kept.items():
             again._enter(lane, held)

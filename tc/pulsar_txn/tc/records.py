@@ -32,15 +32,16 @@ VANISHED: Final[int] = TransactionMetadataEntry.VANISHED
 TAKEN_OVER: Final[int] = TransactionMetadataEntry.TAKEN_OVER
 CHECKED: Final[int] = TransactionMetadataEntry.CHECKED
 PREPARED: Final[int] = TransactionMetadataEntry.PREPARED
+LIFE: Final[int] = TransactionMetadataEntry.LIFE
 """Operations of our own; the first three of them are about a client and not about a transaction."""
 
-RECORD_VERSION: Final = 5
+RECORD_VERSION: Final = 6
 """The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
 
 Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
 has a lane, and for GOODBYE, VANISHED and TAKEN_OVER; version 4 where a NEW record has a check group, for CHECKED and PREPARED,
-and for the decision about what was PREPARED; version 5 where a NEW record in a lane has participants. All
-others are of version 1.
+and for the decision about what was PREPARED; version 5 where a NEW record in a lane has participants;
+version 6 for LIFE, and for an UPDATE to or from HELD. All others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -61,6 +62,8 @@ _CHECK_DATA_FIELD: Final = b"\xe2\x06"
 _CHECK_AFTER_FIELD: Final = b"\xe8\x06"
 _NONCE_FIELD: Final = b"\xf2\x06"
 _NAMES_VERSION_FIELD: Final = b"\xa0\x06\x05"
+
+_LIFE_VERSION: Final = 6
 
 _HIGHEST_OF_PULSAR: Final = int(TxnStatus.ABORTED)
 
@@ -173,6 +176,11 @@ def prepared(least: int, token: bytes, now_ms: int, max_id: int) -> Entry:
     return Entry(PREPARED, least, now_ms, max_id, extras=NO_EXTRAS.prepared(token, now_ms))
 
 
+def life(service: int, goes_on: bool, first_least: int, until_least: int, now_ms: int, max_id: int) -> Entry:
+    """A life of the log begins: see `lives`."""
+    return Entry(LIFE, 0, now_ms, max_id, group=(int(goes_on), first_least, until_least), lane=service)
+
+
 class Writer:
     """Writes the records of one coordinator: the bytes that do not change are put together once."""
 
@@ -211,6 +219,8 @@ class Writer:
             record
         )
         if operation == UPDATE:
+            if old == _HELD or new == _HELD:
+                return _held(self._tc_id, record)
             shape = self._decided if old <= _HIGHEST_OF_PULSAR else self._decided_prepared
             decided = shape % (_number(least), old, new, _number(now_ms), _number(max_id))
             if group:
@@ -265,8 +275,38 @@ def _extras(extras: Extras) -> bytes:
     return b"".join(parts)
 
 
+_HELD: Final = int(TxnStatus.HELD)
+_LIFE_NUMBERS: Final = 3
+
+
+def _held(tc_id: int, record: Entry) -> bytes:
+    """The bytes of an UPDATE to or from HELD, which older readers refuse."""
+    return TransactionMetadataEntry(
+        metadata_op=record.operation,  # type: ignore[arg-type]  # the stub wants its own enum class; at run time it is this int
+        txnid_least_bits=record.least,
+        txnid_most_bits=tc_id,
+        expected_status=record.expected_status,  # type: ignore[arg-type]  # as above
+        new_status=record.new_status,  # type: ignore[arg-type]  # as above
+        last_modification_time=record.modified_ms,
+        max_local_txn_id=record.max_local_txn_id,
+        record_version=_LIFE_VERSION,
+        group=record.group,
+        cause=record.cause or None,
+    ).SerializeToString()
+
+
 def _rare(tc_id: int, record: Entry) -> bytes:
     """The bytes of an operation of our own."""
+    if record.operation == LIFE:
+        return TransactionMetadataEntry(
+            metadata_op=record.operation,  # type: ignore[arg-type]  # as above
+            txnid_most_bits=tc_id,
+            last_modification_time=record.modified_ms,
+            max_local_txn_id=None if record.max_local_txn_id < 0 else record.max_local_txn_id,  # no id was given yet
+            record_version=_LIFE_VERSION,
+            group=record.group,
+            lane=record.lane,
+        ).SerializeToString()
     if record.operation not in (CHECKED, PREPARED):
         return _departed(tc_id, record)
     return TransactionMetadataEntry(
@@ -355,11 +395,8 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
             raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
         moved, group, cause = (read.expected_status, read.new_status), tuple(read.group), read.cause
         return Entry(operation, least, modified_ms, max_id, *moved, data=kept, group=group, cause=cause)
-    if operation == CHECKED:
-        return Entry(operation, least, modified_ms, max_id, data=kept, group=tuple(read.group))
-    if operation == PREPARED:
-        token = NO_EXTRAS.prepared(read.prepared_token, modified_ms)
-        return Entry(operation, least, modified_ms, max_id, data=kept, extras=token)
+    if operation > TAKEN_OVER:
+        return _later(read, kept)
     if operation == NEW or operation > UPDATE:
         principal = read.owner if read.HasField("owner") else None
         identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None
@@ -375,6 +412,20 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
         return Entry(operation, least, modified_ms, max_id, 0, 0, topics, named, *about, 0, _extras_of(read))
     partitions, pairs = _names_of(read)
     return Entry(operation, least, modified_ms, max_id, 0, 0, partitions, pairs, data=kept)
+
+
+def _later(read: TransactionMetadataEntry, kept: bytes | None) -> Entry:
+    """A CHECKED, a PREPARED, or a LIFE."""
+    operation, modified_ms, max_id = read.metadata_op, read.last_modification_time, read.max_local_txn_id
+    if operation == CHECKED:
+        return Entry(operation, read.txnid_least_bits, modified_ms, max_id, data=kept, group=tuple(read.group))
+    if operation == PREPARED:
+        token = NO_EXTRAS.prepared(read.prepared_token, modified_ms)
+        return Entry(operation, read.txnid_least_bits, modified_ms, max_id, data=kept, extras=token)
+    if not read.HasField("lane") or len(read.group) != _LIFE_NUMBERS:
+        raise WireError("not a coordinator record: a LIFE without its service and numbers")
+    newest = max_id if read.HasField("max_local_txn_id") else -1
+    return Entry(operation, 0, modified_ms, newest, data=kept, group=tuple(read.group), lane=read.lane)
 
 
 def _extras_of(read: TransactionMetadataEntry) -> Extras | None:

@@ -15,12 +15,14 @@ class TxnStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ABORTING: _ClassVar[TxnStatus]
     ABORTED: _ClassVar[TxnStatus]
     PREPARED: _ClassVar[TxnStatus]
+    HELD: _ClassVar[TxnStatus]
 OPEN: TxnStatus
 COMMITTING: TxnStatus
 COMMITTED: TxnStatus
 ABORTING: TxnStatus
 ABORTED: TxnStatus
 PREPARED: TxnStatus
+HELD: TxnStatus
 
 class Subscription(_message.Message):
     __slots__ = ("topic", "subscription")
@@ -43,6 +45,7 @@ class TransactionMetadataEntry(_message.Message):
         TAKEN_OVER: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         CHECKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         PREPARED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        LIFE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
     NEW: TransactionMetadataEntry.TransactionMetadataOp
     ADD_PARTITION: TransactionMetadataEntry.TransactionMetadataOp
     ADD_SUBSCRIPTION: TransactionMetadataEntry.TransactionMetadataOp
@@ -52,6 +55,7 @@ class TransactionMetadataEntry(_message.Message):
     TAKEN_OVER: TransactionMetadataEntry.TransactionMetadataOp
     CHECKED: TransactionMetadataEntry.TransactionMetadataOp
     PREPARED: TransactionMetadataEntry.TransactionMetadataOp
+    LIFE: TransactionMetadataEntry.TransactionMetadataOp
     METADATA_OP_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -109,7 +113,7 @@ class BatchedTransactionMetadataEntry(_message.Message):
     def __init__(self, transaction_logs: _Optional[_Iterable[_Union[TransactionMetadataEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CoordinatorSnapshot(_message.Message):
-    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane", "ended_tokens")
+    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane", "ended_tokens", "lives", "lanes_given", "until_least")
     class Owner(_message.Message):
         __slots__ = ("index", "principal", "transactional_id", "epoch")
         INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -122,7 +126,7 @@ class CoordinatorSnapshot(_message.Message):
         epoch: int
         def __init__(self, index: _Optional[int] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
     class Transaction(_message.Message):
-        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane", "last_modification_time", "nonce", "check_group", "check_data", "check_after_ms", "check_count", "asked_ms", "prepared_token", "prepared_ms")
+        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane", "last_modification_time", "nonce", "check_group", "check_data", "check_after_ms", "check_count", "asked_ms", "prepared_token", "prepared_ms", "held_cause")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +146,7 @@ class CoordinatorSnapshot(_message.Message):
         ASKED_MS_FIELD_NUMBER: _ClassVar[int]
         PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
         PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
+        HELD_CAUSE_FIELD_NUMBER: _ClassVar[int]
         least_bits: int
         status: TxnStatus
         timeout_ms: int
@@ -161,7 +166,8 @@ class CoordinatorSnapshot(_message.Message):
         asked_ms: int
         prepared_token: bytes
         prepared_ms: int
-        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., nonce: _Optional[bytes] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., check_count: _Optional[int] = ..., asked_ms: _Optional[int] = ..., prepared_token: _Optional[bytes] = ..., prepared_ms: _Optional[int] = ...) -> None: ...
+        held_cause: int
+        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., nonce: _Optional[bytes] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., check_count: _Optional[int] = ..., asked_ms: _Optional[int] = ..., prepared_token: _Optional[bytes] = ..., prepared_ms: _Optional[int] = ..., held_cause: _Optional[int] = ...) -> None: ...
     class EndedToken(_message.Message):
         __slots__ = ("least_bits", "token")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +192,19 @@ class CoordinatorSnapshot(_message.Message):
         transactional_id: str
         epoch: int
         def __init__(self, lane: _Optional[int] = ..., state: _Optional[int] = ..., least_bits: _Optional[int] = ..., incarnation: _Optional[str] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    class Life(_message.Message):
+        __slots__ = ("service", "first_least", "ledger_id", "entry_id", "goes_on")
+        SERVICE_FIELD_NUMBER: _ClassVar[int]
+        FIRST_LEAST_FIELD_NUMBER: _ClassVar[int]
+        LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+        ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+        GOES_ON_FIELD_NUMBER: _ClassVar[int]
+        service: int
+        first_least: int
+        ledger_id: int
+        entry_id: int
+        goes_on: bool
+        def __init__(self, service: _Optional[int] = ..., first_least: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., goes_on: bool = ...) -> None: ...
     class OutcomePage(_message.Message):
         __slots__ = ("number", "outcomes", "owners")
         NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +254,9 @@ class CoordinatorSnapshot(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     NEXT_LANE_FIELD_NUMBER: _ClassVar[int]
     ENDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    LANES_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_LEAST_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     tc_id: int
     next_local_txn_id: int
@@ -249,4 +271,7 @@ class CoordinatorSnapshot(_message.Message):
     lanes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Lane]
     next_lane: int
     ended_tokens: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.EndedToken]
-    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ..., ended_tokens: _Optional[_Iterable[_Union[CoordinatorSnapshot.EndedToken, _Mapping[str, object]]]] = ...) -> None: ...
+    lives: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Life]
+    lanes_given: int
+    until_least: int
+    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ..., ended_tokens: _Optional[_Iterable[_Union[CoordinatorSnapshot.EndedToken, _Mapping[str, object]]]] = ..., lives: _Optional[_Iterable[_Union[CoordinatorSnapshot.Life, _Mapping[str, object]]]] = ..., lanes_given: _Optional[int] = ..., until_least: _Optional[int] = ...) -> None: ...

@@ -239,9 +239,35 @@ class TakeOver:
     principal: str | None = None
 
 
+@value
+class BeginLife:
+    """A life of the log begins (`lives`): after a start, a take-over of the lead, or when lanes are used up. Reply value: None.
+
+    `service`: its number, which no other life has. `hold`: transactions that may have been decided in a life that is lost, and
+    `cause` why; those that are neither OPEN nor PREPARED are passed over. `goes_on`: the same process goes on, so its clients
+    keep their lanes. `first_least`, `until_least`: the ids that are reserved, for coordinators without lanes; 0 for neither.
+    """
+
+    token: Token
+    service: int
+    hold: tuple[int, ...] = ()
+    cause: Cause = Cause.RESTORED
+    goes_on: bool = False
+    first_least: int = 0
+    until_least: int = 0
+
+
+@value
+class ReleaseHeld:
+    """Let transactions that are HELD in doubt go on: nothing was lost. Reply value: None. Others are passed over."""
+
+    token: Token
+    held: tuple[int, ...]
+
+
 Request: TypeAlias = (
     NewTxn | AddParticipants | EndTxn | PrepareTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
-    | CheckAnswered | GroupJoined | GroupLeft
+    | CheckAnswered | GroupJoined | GroupLeft | BeginLife | ReleaseHeld
 )  # fmt: skip
 
 

@@ -26,9 +26,10 @@ from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId, TxnStatus
 
-FORMAT_VERSION: Final = 4
-"""The newest format. 4 is written while a transaction has a check group or was prepared, or the token of one is kept;
-otherwise 3 where the coordinator gives lanes, 2 by all others. What older readers pass over there: times of change, nonces."""
+FORMAT_VERSION: Final = 5
+"""The newest format. 5 is written when the log has lives, or a transaction is HELD; otherwise 4 while a transaction has a check
+group or was prepared, or the token of one is kept; otherwise 3 where the coordinator gives lanes, 2 by all others. What older
+readers pass over there: times of change, nonces."""
 
 _OBJECTS_PER_SLICE: Final = 512
 """This many objects take about two milliseconds, however small they are."""
@@ -48,10 +49,14 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
         covered_ledger_id=ledger_id,
         covered_entry_id=entry_id,
         next_lane=None if state.lanes is None else state.lanes.next_lane,
+        lanes_given=None if state.lanes is None or not state.lives.kept else state.lanes.given,
+        until_least=state.lives.until_least,
     )
     outcomes = state.outcomes
     moments = outcomes.owners.owners.moment(), outcomes.pages.moment(), state.transactions.moment(), outcomes.late.moment()
     slices = _slices(head, *(moment.groups() for moment in moments))
+    if state.lives.kept:
+        slices = chain(slices, _gathered(state.lives.elements()))
     if state.lanes is not None:
         slices = chain(slices, _gathered(state.lanes.elements()))
     if state.extra.tokens:
@@ -60,8 +65,10 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
 
 
 def _format_of(state: CoordinatorState) -> int:
-    if not state.extra.is_plain:
+    if state.lives.kept or state.held:
         return FORMAT_VERSION
+    if not state.extra.is_plain:
+        return 4
     return 2 if state.lanes is None else 3
 
 
@@ -94,8 +101,11 @@ def read(state: CoordinatorState, part: bytes) -> None:
         _restore(state, stored)
     _read_outcomes(state, snapshot)
     state.extra.tokens.restore(snapshot)
+    state.lives.restore(snapshot)
     if state.lanes is not None:
         state.lanes.restore(snapshot)
+        for life in snapshot.lives:
+            state.lanes.living = (*state.lanes.living, life.service) if life.goes_on else (life.service,)
     if state.fencing is not None:
         state.fencing.restore(snapshot)
 
@@ -129,6 +139,9 @@ def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
         raise WireError(records.OTHER_IDS[state.lanes is not None])
     if state.lanes is not None:
         state.lanes.next_lane = snapshot.next_lane
+        state.lanes.given = snapshot.lanes_given if snapshot.HasField("lanes_given") else snapshot.next_lane - 1
+    if snapshot.HasField("until_least"):
+        state.lives.until_least = snapshot.until_least
     state.is_restoring = True
     state.next_id = snapshot.next_local_txn_id
     state.newest_time_ms = snapshot.newest_time
@@ -198,10 +211,12 @@ def _write_extras(stored: CoordinatorSnapshot.Transaction, extras: Extras) -> No
             stored.asked_ms = extras.asked_ms
     if extras.prepared_token:
         stored.prepared_token, stored.prepared_ms = extras.prepared_token, extras.prepared_ms
+    if extras.held:
+        stored.held_cause = extras.held
 
 
 def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
-    if not (stored.nonce or stored.HasField("check_group") or stored.prepared_token):
+    if not (stored.nonce or stored.HasField("check_group") or stored.prepared_token or stored.held_cause):
         return None
     return Extras(
         stored.nonce,
@@ -212,6 +227,7 @@ def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
         stored.asked_ms if stored.HasField("asked_ms") else None,
         stored.prepared_token,
         stored.prepared_ms,
+        stored.held_cause,
     )
 
 

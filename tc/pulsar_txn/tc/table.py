@@ -14,6 +14,13 @@ lease, no successor and no goodbye ends the transaction. Only END_TXN does, by i
 superuser, or by whoever shows the token that came with PREPARE. A repeat of PREPARE with the same token is answered, one with
 another token is refused. Nothing is added to a PREPARED transaction.
 
+HELD means that nobody here can know the outcome: the log was restored, rolled back or copied, and the life that is lost may
+have decided the transaction, which an ABORT would hide after a COMMIT. What is decided in this log is held as well: a process
+that has lost its claims, and does not know it yet, writes decisions that nobody is told of. No deadline, lease, successor,
+goodbye, check or client ends a HELD one; its client is answered as if the coordinator were not ready. A superuser decides by
+END_TXN. RELEASE lets it go on as OPEN, when it turns out that nothing was lost. HOLD comes when a life of the log begins (see
+`lives`).
+
 CHECK means that a member of the transaction's check group is asked for the outcome. It changes no status: its record counts the
 question, before that leaves. An answer of COMMIT or ABORT is an END_TXN by the group.
 
@@ -59,6 +66,7 @@ COMMITTED: Final = TxnStatus.COMMITTED
 ABORTING: Final = TxnStatus.ABORTING
 ABORTED: Final = TxnStatus.ABORTED
 PREPARED: Final = TxnStatus.PREPARED
+HELD: Final = TxnStatus.HELD
 
 
 class Event(enum.IntEnum):
@@ -74,6 +82,8 @@ class Event(enum.IntEnum):
     PREPARE = 7
     CHECK = 8
     ABANDON = 9
+    HOLD = 10
+    RELEASE = 11
 
 
 _NOT_FOUND: Final[Cell] = Cell(REFUSE, UNKNOWN, ServerError.TransactionNotFound)
@@ -90,6 +100,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (UNKNOWN, Event.PREPARE): _NOT_FOUND,
     (UNKNOWN, Event.CHECK): Cell(SKIP, UNKNOWN),
     (UNKNOWN, Event.ABANDON): Cell(SKIP, UNKNOWN),
+    (UNKNOWN, Event.HOLD): Cell(SKIP, UNKNOWN),
+    (UNKNOWN, Event.RELEASE): Cell(SKIP, UNKNOWN),
     #
     (OPEN, Event.NEW): Cell(SKIP, OPEN),
     (OPEN, Event.ADD): Cell(WRITE, OPEN),
@@ -101,6 +113,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (OPEN, Event.PREPARE): Cell(WRITE, PREPARED),
     (OPEN, Event.CHECK): Cell(WRITE, OPEN),
     (OPEN, Event.ABANDON): Cell(WRITE, ABORTING),
+    (OPEN, Event.HOLD): Cell(WRITE, HELD),
+    (OPEN, Event.RELEASE): Cell(SKIP, OPEN),
     #
     (PREPARED, Event.NEW): Cell(SKIP, PREPARED),
     (PREPARED, Event.ADD): Cell(REFUSE, PREPARED, _INVALID),
@@ -112,6 +126,21 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (PREPARED, Event.PREPARE): Cell(ANSWER, PREPARED),
     (PREPARED, Event.CHECK): Cell(WRITE, PREPARED),
     (PREPARED, Event.ABANDON): Cell(SKIP, PREPARED),
+    (PREPARED, Event.HOLD): Cell(WRITE, HELD),
+    (PREPARED, Event.RELEASE): Cell(SKIP, PREPARED),
+    #
+    (HELD, Event.NEW): Cell(SKIP, HELD),
+    (HELD, Event.ADD): Cell(REFUSE, HELD, _INVALID),
+    (HELD, Event.COMMIT): Cell(WRITE, COMMITTING),
+    (HELD, Event.ABORT): Cell(WRITE, ABORTING),
+    (HELD, Event.TIMEOUT): Cell(SKIP, HELD),
+    (HELD, Event.DONE): Cell(REFUSE, HELD, _INVALID),
+    (HELD, Event.QUERY): Cell(ANSWER, HELD),
+    (HELD, Event.PREPARE): Cell(REFUSE, HELD, _INVALID),
+    (HELD, Event.CHECK): Cell(SKIP, HELD),
+    (HELD, Event.ABANDON): Cell(SKIP, HELD),
+    (HELD, Event.HOLD): Cell(WRITE, HELD),
+    (HELD, Event.RELEASE): Cell(WRITE, OPEN),
     #
     (COMMITTING, Event.NEW): Cell(SKIP, COMMITTING),
     (COMMITTING, Event.ADD): Cell(REFUSE, COMMITTING, _INVALID),
@@ -123,6 +152,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (COMMITTING, Event.PREPARE): Cell(REFUSE, COMMITTING, _INVALID),
     (COMMITTING, Event.CHECK): Cell(SKIP, COMMITTING),
     (COMMITTING, Event.ABANDON): Cell(SKIP, COMMITTING),
+    (COMMITTING, Event.HOLD): Cell(WRITE, HELD),
+    (COMMITTING, Event.RELEASE): Cell(SKIP, COMMITTING),
     #
     (COMMITTED, Event.NEW): Cell(SKIP, COMMITTED),
     (COMMITTED, Event.ADD): Cell(REFUSE, COMMITTED, _INVALID),
@@ -134,6 +165,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (COMMITTED, Event.PREPARE): Cell(REFUSE, COMMITTED, _INVALID),
     (COMMITTED, Event.CHECK): Cell(SKIP, COMMITTED),
     (COMMITTED, Event.ABANDON): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.HOLD): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.RELEASE): Cell(SKIP, COMMITTED),
     #
     (ABORTING, Event.NEW): Cell(SKIP, ABORTING),
     (ABORTING, Event.ADD): Cell(REFUSE, ABORTING, _INVALID),
@@ -145,6 +178,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (ABORTING, Event.PREPARE): Cell(REFUSE, ABORTING, _INVALID),
     (ABORTING, Event.CHECK): Cell(SKIP, ABORTING),
     (ABORTING, Event.ABANDON): Cell(SKIP, ABORTING),
+    (ABORTING, Event.HOLD): Cell(WRITE, HELD),
+    (ABORTING, Event.RELEASE): Cell(SKIP, ABORTING),
     #
     (ABORTED, Event.NEW): Cell(SKIP, ABORTED),
     (ABORTED, Event.ADD): Cell(REFUSE, ABORTED, _INVALID),
@@ -156,6 +191,8 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (ABORTED, Event.PREPARE): Cell(REFUSE, ABORTED, _INVALID),
     (ABORTED, Event.CHECK): Cell(SKIP, ABORTED),
     (ABORTED, Event.ABANDON): Cell(SKIP, ABORTED),
+    (ABORTED, Event.HOLD): Cell(SKIP, ABORTED),
+    (ABORTED, Event.RELEASE): Cell(SKIP, ABORTED),
 }
 """(state, event) -> what happens; complete."""
 
@@ -164,6 +201,8 @@ EVENT_OF: Final[Mapping[int, Event]] = {
     ABORTING: Event.ABORT,
     COMMITTED: Event.DONE,
     ABORTED: Event.DONE,
+    HELD: Event.HOLD,
+    OPEN: Event.RELEASE,
 }
 """The event that an UPDATE record with this `new_status` is."""
 
@@ -177,7 +216,7 @@ ACTION_OF: Final[Mapping[State, TxnAction]] = {
 """The outcome that a state represents."""
 
 INVARIANTS: Final[Mapping[str, str]] = {
-    "S2": "a transaction that takes room is OPEN, PREPARED (with a token), COMMITTING or ABORTING: what ended is in the window",
+    "S2": "what takes room is OPEN, PREPARED (with a token), HELD, COMMITTING or ABORTING: what ended is in the window",
     "S18": "ids were given in ascending order and lie below the next id, so none is given twice",
     "S16": "the window calls exactly those of its ids open that take room, with the same owner; known nonces are theirs",
     "L1": "every OPEN transaction's deadline is waited for, and its next question, or the policy, where it has a check group",

@@ -85,7 +85,10 @@ class TxnAction(enum.IntEnum):
 
 
 class TxnStatus(enum.IntEnum):
-    """Status of a transaction in its coordinator (PulsarTransactionMetadata.proto). PREPARED is ours (`docs/adr/0043`)."""
+    """Status of a transaction in its coordinator (PulsarTransactionMetadata.proto).
+
+    PREPARED and HELD are ours (`docs/adr/0043`, `0051`).
+    """
 
     OPEN = 0
     COMMITTING = 1
@@ -93,6 +96,7 @@ class TxnStatus(enum.IntEnum):
     ABORTING = 3
     ABORTED = 4
     PREPARED = 100
+    HELD = 101
 
 
 class MarkerType(enum.IntEnum):
