@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from memory_claims import MemoryClaims
 from raw_client import RawClient
 
 from pulsar_txn.broker.serving import AsyncioRuntime, Runtime
@@ -15,6 +16,7 @@ from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.cluster.rules import Answer
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.lives import store_id
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
@@ -49,8 +51,9 @@ class ScriptedDriver:
 class ScriptedCluster:
     """A cluster whose brokers answer when the test says so. `missing`: topics that are not there."""
 
-    def __init__(self) -> None:
+    def __init__(self, claims: MemoryClaims | None = None) -> None:
         self.driver = ScriptedDriver()
+        self.claims_place = MemoryClaims() if claims is None else claims
         self.told: list[TellParticipant] = []
         self.missing: set[str] = set()
         self.checks = 0
@@ -58,6 +61,10 @@ class ScriptedCluster:
         self.is_away = False
         self.waiting: list[Callable[[], None]] = []
         self._found: set[Participant] = set()
+
+    @property
+    def place(self) -> Any:
+        return self.claims_place
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         self.told.append(effect)
@@ -109,7 +116,9 @@ class Bench:
 
     async def start(self) -> Bench:
         await self.store.start()
-        self.service = CoordinatorService(self.config, self.store, Clusters(self.clusters), self.server_runtime)
+        clusters = Clusters(self.clusters)
+        clusters.claim(await store_id(self.store, self.server_runtime), is_shared=False)
+        self.service = CoordinatorService(self.config, self.store, clusters, self.server_runtime)
         await self.service.start(2)
         await self.service.coordinators.wait_ready()
         return self
@@ -117,7 +126,10 @@ class Bench:
     async def crash(self, *names: str) -> None:
         """Only what was confirmed survives. `names`: the clusters of the configuration from now on; all of before without."""
         self.store = self.store.crash()
-        self.clusters = {name: ScriptedCluster() for name in names or self.clusters}
+        kept = {name: each.claims_place for name, each in self.clusters.items()}
+        for place in kept.values():
+            place.forget()
+        self.clusters = {name: ScriptedCluster(kept.get(name)) for name in names or self.clusters}
         await self.start()
 
     def client(self) -> Any:

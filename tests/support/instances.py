@@ -7,12 +7,14 @@ from typing import Any
 
 from coordinator_bench import ScriptedCluster
 from leased_store import LeasedStore, SharedLogs
+from memory_claims import MemoryClaims
 from memory_network import MemoryNetwork
 
 from pulsar_txn.client import AsyncCoordinator
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.agreed import agree_on_count
 from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.lives import store_id
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import TxnId
 
@@ -23,7 +25,7 @@ class Instance:
     def __init__(self, world: World, number: int) -> None:
         self.number = number
         self.port = 7000 + number
-        self.cluster = ScriptedCluster()
+        self.cluster = ScriptedCluster(world.claims.beside())
         self.store = LeasedStore(world.logs)
         self.service: CoordinatorService
         self._world = world
@@ -40,7 +42,9 @@ class Instance:
     async def start(self) -> None:
         world = self._world
         count = await agree_on_count(self.store, world.config.number_of_transaction_coordinators)
-        self.service = CoordinatorService(world.config, self.store, Clusters({"east": self.cluster}), world.network)
+        clusters = Clusters({"east": self.cluster})
+        clusters.claim(await store_id(self.store, world.network), is_shared=True)
+        self.service = CoordinatorService(world.config, self.store, clusters, world.network)
         self._listener = await world.network.listen("127.0.0.1", self.port, self.service.connection)
         self.service.service_url = self.url
         self.service.front_url = self.front_url if world.config.has_front else ""
@@ -68,6 +72,7 @@ class World:
     def __init__(self, network: MemoryNetwork, count: int = 2, *, coordinators: int = 4, **config: Any) -> None:
         self.network = network
         self.logs = SharedLogs()
+        self.claims = MemoryClaims()
         self.config = CoordinatorConfig(number_of_transaction_coordinators=coordinators, **config)
         self.instances = [Instance(self, number) for number in range(count)]
         self._gone: list[Instance] = []

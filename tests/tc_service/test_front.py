@@ -12,6 +12,7 @@ import pytest
 from front_bench import BrokerPipe, FrontBench, FrontClient
 from raw_client import FULL, Refused
 
+from pulsar_txn.tc_service.claims.claims import RESERVED_AT_ONCE
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command, decode_command
@@ -134,7 +135,7 @@ async def test_after_a_crash_decisions_are_told_again_and_repeats_are_answered_a
     await again.end(txn)
     with pytest.raises(Refused):
         await again.abort(txn)
-    assert await again.new_txn() == TxnId(0, FIRST + 1)
+    assert await again.new_txn() == TxnId(0, FIRST + RESERVED_AT_ONCE), "a start gives numbers that nobody has reserved"
     left = await again.new_txn()
     await again.add_topics(left, OUT)
     bench.clusters["east"].answers = False

@@ -71,7 +71,7 @@ def test_a_front_leads_clients_to_the_front_of_the_leader_and_decisions_survive_
         assert second.cluster.ends == [(OUT, None, "COMMIT")]
         with pytest.raises(Refused):
             await ask(world, standby, "endTxn", **end(txn, ABORT))
-        assert (await ask(world, standby, "newTxn", tc_id=2, txn_ttl_millis=1000)).txnid_least_bits == txn.least + 1
+        assert (await ask(world, standby, "newTxn", tc_id=2, txn_ttl_millis=1000)).txnid_least_bits > txn.least
 
     run_virtual(story)
 

@@ -146,6 +146,7 @@ async def test_an_end_may_be_answered_before_the_cluster_has_it(benches: Any) ->
     await one.add_topics(txn, OUT)
     await one.end_with(txn, answer_at_decision=True)
     assert status(bench, txn) is TxnStatus.COMMITTING
+    await one.until(lambda: bench.clusters["east"].told)
     bench.clusters["east"].answer()
     await one.settle()
     assert status(bench, txn) is TxnStatus.COMMITTED

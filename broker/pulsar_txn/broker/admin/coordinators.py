@@ -15,6 +15,7 @@ from aiohttp import web
 from pulsar_txn.broker.txn.coordinator_host import CoordinatorHost
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import asked
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, TxnStatus, coordinator_of
 
@@ -155,8 +156,8 @@ async def transaction_metadata(request: web.Request) -> web.Response:
 async def slow_transactions(request: web.Request) -> web.StreamResponse:
     """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all that are here.
 
-    By coordinator and number. Beyond Pulsar, `limit` asks for so many, `after` for those after one (`after=(0,17)`), and
-    `prepared=true` for those that wait for their end.
+    By coordinator and number. Beyond Pulsar, `limit` asks for so many, `after` for those after one (`after=(0,17)`),
+    `prepared=true` for those that wait for their end, and `held=true` for those that wait for an administrator.
     """
     return await object_response(request, listed(request))
 
@@ -204,7 +205,8 @@ async def _open_transactions(
     opened_until_ms: int,
 ) -> AsyncIterator[Any]:
     """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
-    budget, may_see, only_prepared = request.app[TURN].budget, request.app[COORDINATED].may_see, flag(request, "prepared")
+    budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
+    only_prepared, only_held = flag(request, "prepared"), flag(request, "held")
     for place, machine in machines:
         first = machine.low_watermark + 1
         if place <= after_id[0]:
@@ -213,8 +215,9 @@ async def _open_transactions(
             info = machine.transaction(least)
             if info is None or info.start_time_ms > opened_until_ms or not may_see(request, info.principal):
                 continue
-            if not only_prepared or getattr(info, "prepared", False):
-                yield info
+            if only_prepared > getattr(info, "prepared", False) or only_held > (info.status is TxnStatus.HELD):
+                continue
+            yield info
 
 
 def _numbers(machine: Any, first: int) -> Iterable[int]:
@@ -235,6 +238,9 @@ async def _described(request: web.Request, infos: AsyncIterator[Any], most: int 
                 return
 
 
+_HELD_BECAUSE: Final = {Cause.RESTORED: "restored log", Cause.DOUBT: "cluster that was not claimed"}
+
+
 def shown_beside(info: Any) -> dict[str, Any]:
     """What ours tell of a transaction beyond Pulsar's shape: whose it is, when it changed, and who is asked for its outcome.
 
@@ -251,20 +257,30 @@ def shown_beside(info: Any) -> dict[str, Any]:
         answer |= {"checkGroup": info.check_group, "checkCount": info.check_count}
     if getattr(info, "prepared", False):
         answer["prepared"] = True
+    if getattr(info, "held", 0):
+        answer["heldBecause"] = _HELD_BECAUSE.get(info.held, "unknown")
     return answer
 
 
-async def commit_transaction(request: web.Request) -> web.Response:
-    """POST: commit a prepared transaction; answered when every participant holds the outcome.
+def _check_held(request: web.Request, info: Any) -> None:
+    """What is HELD may have been decided before, so its owner cannot know more than the coordinator. Raises Refusal."""
+    if info is not None and info.status is TxnStatus.HELD and not request.app[COORDINATED].is_operator(request):
+        text = f"transaction ({info.txn_id.most},{info.txn_id.least}) is HELD: only an administrator may decide"
+        raise Refusal(ServerError.AuthorizationError, text)
 
-    One that is not prepared is for its client to commit: it may have more to send. 409 for it. Who may not see everything may
+
+async def commit_transaction(request: web.Request) -> web.Response:
+    """POST: commit a prepared or held transaction; answered when every participant holds the outcome.
+
+    One that is neither is for its client to commit: it may have more to send. 409 for it. Who may not see everything may
     commit what is its own.
     """
     txn_id = txn_id_of(request)
     coordinators, info = all_for(request, txn_id), visible(request, txn_id)
-    if not getattr(info, "prepared", False) and info.status is not TxnStatus.COMMITTING:
+    if not getattr(info, "prepared", False) and info.status not in (TxnStatus.COMMITTING, TxnStatus.HELD):
         text = f"transaction ({txn_id.most},{txn_id.least}) is {info.status.name}; only prepared ones are committed over HTTP"
         raise Refusal(ServerError.InvalidTxnStatus, text)
+    _check_held(request, info)
     await asked(lambda answer: coordinators.end(txn_id, TxnAction.COMMIT, None, None, answer, superuser=True))
     return done()
 
@@ -278,7 +294,7 @@ async def abort_transaction(request: web.Request) -> web.Response:
     coordinators = all_for(request, txn_id)
     _ready(coordinators, coordinator_of(txn_id.most))
     if not request.app[COORDINATED].is_operator(request):
-        visible(request, txn_id)
+        _check_held(request, visible(request, txn_id))
     await asked(lambda answer: coordinators.end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))
     return done()
 

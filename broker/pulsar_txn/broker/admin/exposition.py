@@ -85,6 +85,8 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
     appended = CounterMetricFamily("pulsar_txn_append_log", "Records of the coordinator's log since the start.", labels=labels)
     unanswered = _checks("unanswered", "Transactions ended because nobody of their check group knew.", labels)
     asked = _checks("asked", "Questions to members of check groups that have left since the start.", labels)
+    text = "Transactions of a restored log that wait for an administrator."
+    held = GaugeMetricFamily("pulsar_txn_coordinator_held", text, labels=labels)
     text = "Transactions that are prepared and wait for their end."
     prepared = GaugeMetricFamily("pulsar_txn_coordinator_prepared", text, labels=labels)
     text = "For how long the first of them waits."
@@ -109,8 +111,9 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
         unanswered.add_metric(at, host.unanswered)
         since_ms = getattr(machine, "prepared_since_ms", ())
         prepared.add_metric(at, len(since_ms))
+        held.add_metric(at, getattr(machine, "held_count", 0))
         oldest.add_metric(at, max(0, now_ms - min(since_ms, default=now_ms)) / 1000)
-    yield from (ready, active, created, committed, aborted, timed_out, appended, asked, unanswered, prepared, oldest)
+    yield from (ready, active, created, committed, aborted, timed_out, appended, asked, unanswered, prepared, oldest, held)
     answered = _checks("answered", "Answers of members of check groups since the start, by outcome.", [*common, "outcome"])
     for outcome in ("commit", "abort", "unknown", "refused"):
         answered.add_metric([*common.values(), outcome], coordinators.check_groups.answered[outcome])

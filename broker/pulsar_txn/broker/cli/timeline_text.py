@@ -47,6 +47,10 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
             return f"members of check group {timeline.get('checkGroup', '?')} were asked, {event['count']} times by then"
         case "prepared":
             return "prepared: waits for its end"
+        case "held":
+            return f"held ({event['because']}): waits for an administrator"
+        case "released":
+            return "released: goes on"
         case "decided":
             return f"{event['outcome']} decided by {event['by']}"
         case "told":

@@ -58,26 +58,29 @@ def command(
 @click.option("--coordinator", type=click.IntRange(0), help="Only of this coordinator.")
 @click.option("--older-than", "seconds", type=click.FloatRange(0), default=0.0, help="Only those that are so many seconds old.")
 @click.option("--prepared", is_flag=True, help="Only prepared ones, which wait for commit or abort as long as it takes.")
+@click.option("--held", is_flag=True, help="Only held ones: their log was restored, and an administrator decides.")
 @click.option("--json", "as_json", is_flag=True, help="The broker's answer as it is.")
 @click.pass_obj
-def list_open(admin: Admin, coordinator: int | None, seconds: float, prepared: bool, as_json: bool) -> None:
-    """List transactions that are open, prepared or being ended.
+def list_open(admin: Admin, coordinator: int | None, seconds: float, prepared: bool, held: bool, as_json: bool) -> None:
+    """List transactions that are open, prepared, held or being ended.
 
     Exit code 69: an instance of the coordinator has not answered, and what it leads is not in the list.
     """
     chosen = {"coordinatorId": coordinator} if coordinator is not None else {}
-    query = "?" + urlencode(chosen | ({"prepared": "true"} if prepared else {}))
+    query = "?" + urlencode(chosen | ({"prepared": "true"} if prepared else {}) | ({"held": "true"} if held else {}))
     # The age is judged here: stock brokers compare the number in this path with the timeout of a transaction.
     found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query.removesuffix('?')}") or {}
     if prepared:  # a stock broker does not know the word, and prepares nothing
         found = {txn_id: txn for txn_id, txn in found.items() if txn.get("prepared")}
+    if held:
+        found = {txn_id: txn for txn_id, txn in found.items() if txn["status"] == "HELD"}
     opened_until_ms = admin.time_ms - seconds * 1000
     if seconds and admin.time_ms:
         found = {txn_id: txn for txn_id, txn in found.items() if txn["openTimestamp"] <= opened_until_ms}
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _print(found, "prepared" if prepared else "open")
+        _print(found, "held" if held else "prepared" if prepared else "open")
     if admin.unanswered:
         raise Ending(UNAVAILABLE, f"the list is not whole: {'; '.join(admin.unanswered)}")
 
@@ -103,6 +106,8 @@ def _beside(txn: dict[str, Any]) -> Iterator[str]:
     if txn.get("prepared"):
         prepared = datetime.fromtimestamp(txn["modifiedAt"] / 1000, UTC).isoformat(timespec="milliseconds")
         yield f"prepared {prepared}, waits for its end"
+    if "heldBecause" in txn:
+        yield f"held: {txn['heldBecause']}; decide by pulsar-txn transactions commit or abort"
     if "checkGroup" in txn:
         yield f"check group {txn['checkGroup']}, asked {txn['checkCount']} times"
 
@@ -133,9 +138,10 @@ def abort(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def commit(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
-    """Commit a prepared transaction, after a question. Exit code 1: it does not exist, or is not prepared.
+    """Commit a prepared or held transaction, after a question. Exit code 1: it does not exist, or is neither.
 
-    Whoever does that has to know that the other system has committed its part.
+    Whoever does that has to know that the other system has committed its part. One that is held may have been aborted or
+    committed before its log was restored: its participants tell (pulsar-txn doctor).
     """
     name = f"({txn_id[0]},{txn_id[1]})"
     if not yes and not click.confirm(f"Commit {name}, and with it everything that was sent and acknowledged in it?", err=True):

@@ -133,6 +133,10 @@ class CoordinatorHost(MachineHost[Request, Any]):
         else:
             self._tells_later = False
 
+    def withdraw(self, txn_id: TxnId) -> None:
+        """Whoever tells participants has told none of this transaction, and will not."""
+        self._untold.pop(txn_id, None)
+
     def _told(self, txn_id: TxnId) -> None:
         left = self._untold[txn_id] - 1
         if left:

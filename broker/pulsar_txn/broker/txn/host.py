@@ -145,8 +145,12 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
             await pause()
             recovery.fold(await self.logs[name].read(start, max_entries=256))
         self.host.start()
+        await self.begin()
         if self.failure is not None:
             raise self.failure
+
+    async def begin(self) -> None:
+        """What is to be done at the end of a recovery, before anybody is served: nothing, by default. Raises."""
 
     async def close(self) -> None:
         """Stop timers, let what is under way become durable, close the logs. Raises LedgerError when a log failed."""

@@ -305,6 +305,11 @@ class JournalStore:
                 await asyncio.sleep(pause)
         return folders.enter(self._files, self.folder)
 
+    @property
+    def uuid(self) -> str:
+        """The name of the folder, which its copies have as well; after `start`."""
+        return self._uuid.hex()
+
     async def _start(self) -> None:
         self._lock_fd = await self._enter()
         form = folders.read_format(self._files, self.folder)

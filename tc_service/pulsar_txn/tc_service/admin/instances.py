@@ -146,6 +146,8 @@ def _page(request: web.Request, after: str) -> str:
     start = f"&after={after}" if after else ""
     if request.query.get("prepared", "").lower() == "true":
         start += "&prepared=true"
+    if request.query.get("held", "").lower() == "true":
+        start += "&held=true"
     return f"{request.path}?limit={_size(request)}{start}"
 
 

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from pulsar_txn.broker.serving import (
     Routes,
+    counter,
     gauge,
     limits_reached,
     of_coordinators,
@@ -41,6 +42,7 @@ async def _of_service(service: CoordinatorService) -> AsyncIterator[Metric]:
         _of_decisions(service),
         _of_appends(service),
         _of_lanes(service),
+        _of_claims(service),
         _of_ends(service),
         of_loop(service.turn.meter, none),
         [limits_reached(service.limits, none)],
@@ -81,6 +83,20 @@ def _of_lanes(service: CoordinatorService) -> Iterator[Metric]:
         given.add_metric([str(tc_id)], counts.given)
         alive.add_metric([str(tc_id)], counts.clients)
     yield from (lanes, given, alive)
+
+
+def _of_claims(service: CoordinatorService) -> Iterator[Metric]:
+    at = ["cluster"]
+    text = "1 while the claims in the cluster are held, so that it takes participants."
+    held = GaugeMetricFamily("pulsar_txn_service_claims_held", text, labels=at)
+    lost = CounterMetricFamily("pulsar_txn_service_claims_lost", "Times that the claims in the cluster were lost.", labels=at)
+    for name, claims in service.clusters.claims.items():
+        held.add_metric([name], claims.is_held)
+        lost.add_metric([name], claims.losses)
+    text = "Logs that another process goes on with, by clusters: a copy is in use."
+    yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.lives.lost_registers))
+    text = "First commits of lives that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
+    yield counter("pulsar_txn_service_wrong_ends", text, {}, service.first_commits.wrong)
 
 
 def _of_ends(service: CoordinatorService) -> Iterator[Metric]:

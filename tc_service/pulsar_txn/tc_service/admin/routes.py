@@ -112,7 +112,7 @@ def _rules(config: BrokerConfig) -> Rules:
     if not config.authenticate_metrics_endpoint:
         everybody.add(metrics.show_metrics)
     own = {_OF_INSTANCES[each] for each in (abort_transaction, commit_transaction)}
-    return Rules(operators={transactions.ends}, everybody=everybody, own=own)
+    return Rules(operators={transactions.ends, _OF_INSTANCES[transactions.ended]}, everybody=everybody, own=own)
 
 
 _OF_INSTANCES: Final[dict[Handler, Handler]] = {
@@ -123,6 +123,7 @@ _OF_INSTANCES: Final[dict[Handler, Handler]] = {
     transaction_metadata: led(transaction_metadata, of_txn),
     transactions.timeline: led(transactions.timeline, of_txn),
     transactions.clients: of_all(transactions.clients),
+    transactions.ended: of_all(transactions.ended),
     slow_transactions: led(list_open, of_query),
     coordinator_stats: led(stats, of_query),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_txn.broker.serving import COORDINATED, Routes, shown_beside, txn_id_of
+from pulsar_txn.broker.serving import COORDINATED, Routes, limit, shown_beside, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
@@ -17,6 +17,7 @@ from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 from .keys import SERVICE
 
 _BASE = "/admin/v3/transactions"
+_MOST_ENDED = 1000
 
 
 async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, 
     for each in info.participants:
         cluster, participant = decode(each)
         answer: dict[str, Any] = place((cluster, participant))
-        if info.status not in (TxnStatus.OPEN, TxnStatus.PREPARED):
+        if info.status not in (TxnStatus.OPEN, TxnStatus.PREPARED, TxnStatus.HELD):
             answer |= _end_at(service, info.txn_id, cluster, participant, told.get((cluster, participant)))
         yield answer
 
@@ -108,6 +109,23 @@ async def ends(request: web.Request) -> web.Response:
     return web.json_response(found)
 
 
+async def ended(request: web.Request) -> web.Response:
+    """GET: transactions that ended last, of those that are remembered: their outcomes and participants. The newest first."""
+    found = [end for _, timeline in request.app[SERVICE].following.timelines() for end in timeline.ends()]
+    newest = sorted(found, key=lambda end: -end.at_ms)[: limit(request) or _MOST_ENDED]
+    return web.json_response(
+        [
+            {
+                "txnId": f"({end.txn_id.most},{end.txn_id.least})",
+                "outcome": "commit" if end.is_commit else "abort",
+                "endedAt": end.at_ms,
+                "participants": [place(decode(Participant(*each))) for each in end.participants],
+            }
+            for end in newest
+        ]
+    )
+
+
 async def clients(request: web.Request) -> web.Response:
     """GET: the clients that hold lanes: by coordinator, with what they have open, and when their lease would end."""
     service = request.app[SERVICE]
@@ -140,5 +158,6 @@ def _clients_of(service: CoordinatorService, tc_id: int) -> list[Any]:
 ROUTES: Routes = [
     ("GET", f"{_BASE}/timeline/{{most}}/{{least}}", timeline),
     ("GET", f"{_BASE}/ends", ends),
+    ("GET", f"{_BASE}/ended", ended),
     ("GET", f"{_BASE}/clients", clients),
 ]

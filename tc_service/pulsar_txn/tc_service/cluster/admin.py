@@ -16,6 +16,7 @@ import aiohttp
 from yarl import URL
 
 from pulsar_txn.client.inside import Settings
+from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.values import value
 
 _TIMEOUT_SECONDS: Final = 30.0
@@ -118,6 +119,13 @@ async def open_admin(url: str, settings: Settings) -> AsyncIterator[AdminApi]:
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         yield AdminApi(url, settings, session)
+
+
+async def hides(admin: AdminApi, topic: str, txn_id: TxnId) -> bool:
+    """Whether a topic hides what a transaction has sent. Raises AdminRefused, AdminUnreachable."""
+    path = f"/admin/v3/transactions/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
+    stats = await admin.get(path)
+    return bool((stats or {}).get("aborted"))
 
 
 def topic_path(topic: str) -> str:

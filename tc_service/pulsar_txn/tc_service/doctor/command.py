@@ -21,6 +21,7 @@ from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers, LookupFailed
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 
+from .comparing import compared
 from .curing import Curing, NotCured
 from .findings import Cure, Finding
 from .looking import Looking, Scope
@@ -43,6 +44,8 @@ class Orders:
     yes: bool
     abort_unknown: bool
     search: int
+    coordinator: str | None
+    coordinator_cluster: str | None
 
 
 @click.command("doctor")
@@ -58,6 +61,8 @@ class Orders:
 @click.option("--yes", is_flag=True, help="With --cure: ask nothing where a log says the outcome, and abort nothing else.")
 @click.option("--abort-unknown", is_flag=True, help="With --cure --yes: also abort what no coordinator knows.")
 @click.option("--search", type=click.IntRange(1), default=1000, show_default=True, help="Ended ids to try on a subscription.")
+@click.option("--coordinator", help="HTTP of a coordinator beside the cluster: compare its log with what the brokers show.")
+@click.option("--coordinator-cluster", help="The cluster's name at that coordinator, where it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Findings as a list, for programs.")
 @click.option("--auth-token-file", type=click.Path(path_type=Path), help="File with a JSON Web Token.")
 @click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the brokers' certificates.")
@@ -136,6 +141,9 @@ async def _run(orders: Orders) -> int:
             await reading.version()
             looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep, partial(_load, brokers))
             findings = await looking.look()
+            if orders.coordinator is not None:
+                async with open_admin(orders.coordinator, orders.settings) as coordinator:
+                    findings += await compared(coordinator, admin, orders.coordinator_cluster)
             _show(findings, orders, runtime.wall_ms())
             if orders.cure:
                 suspects = [each.txn_id for each in findings if each.txn_id is not None and each.cure is not Cure.NOTHING]

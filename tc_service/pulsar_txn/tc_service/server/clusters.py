@@ -9,6 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.claims.claims import Claims
+from pulsar_txn.tc_service.claims.place import ClaimsPlace
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import decode, encode
 from pulsar_txn.tc_service.cluster.rules import Answer
@@ -20,6 +22,10 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 
 class Cluster(Protocol):
     """One cluster, as the server asks it."""
+
+    @property
+    def place(self) -> ClaimsPlace:
+        """Where claims are."""
 
     async def start(self) -> None:
         """Look whether it can take part. Raises ClusterRefused."""
@@ -87,6 +93,14 @@ class Clusters:
         self._only = next(iter(clusters)) if len(clusters) == 1 else None
         self._unknown: dict[str, int] = {}
         self._closed = False
+        self.claims: Mapping[str, Claims] = {}
+        """What the service has claimed in each cluster, once it has begun to."""
+
+    def claim(self, store: str, *, is_shared: bool) -> Mapping[str, Claims]:
+        """The claims of the process that has this store, in each cluster."""
+        made = {name: Claims(name, each.place, store, is_shared=is_shared) for name, each in self._clusters.items()}
+        self.claims = made
+        return made
 
     @property
     def names(self) -> list[str]:
@@ -94,11 +108,17 @@ class Clusters:
         return list(self._clusters)
 
     def named(self, name: str) -> str:
-        """The cluster that a client means by `name`; it need not say it where there is one. Refusal NotAllowedError."""
-        if name in self._clusters:
-            return name
+        """The cluster that a client means by `name`; it need not say it where there is one.
+
+        Refusal NotAllowedError for one that is not there, ServiceNotReady for one in which nothing is claimed at this moment.
+        """
         if not name and self._only is not None:
-            return self._only
+            name = self._only
+        if name in self._clusters:
+            claims = self.claims.get(name)
+            if claims is not None and not claims.is_held:
+                raise claims.refusal()
+            return name
         known = ", ".join(self._clusters)
         what = f"there is no cluster {name[:80]!r} here" if name else "the client does not say which cluster it writes to"
         raise Refusal(ServerError.NotAllowedError, f"{what}; make the client with cluster= one of: {known}")
@@ -107,6 +127,7 @@ class Clusters:
         """The same clusters for clients of one of them, which never say its name."""
         seen = Clusters(self._clusters)
         seen._only = name
+        seen.claims = self.claims
         return seen
 
     def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:

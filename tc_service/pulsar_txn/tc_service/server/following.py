@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pulsar_txn.broker.serving import Turn
@@ -35,6 +35,8 @@ class Following:
         self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
         self.touched: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
         """Participants (cluster, topic, subscription), and when they were told last: the newest are at the end."""
+        self.watch: Callable[[str, TellParticipant], None] = lambda _cluster, _effect: None
+        """Called with each participant that holds its outcome, and its cluster."""
         self._clusters = clusters
         self._turn = turn
         clusters.watch(self._told)
@@ -63,6 +65,7 @@ class Following:
     def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
         now_ms, participant, txn_id = self._turn.clock.now_ms(), effect.participant, effect.txn_id
         (self.lanes if txn_id.most & LANE_BIT else self.front).told(txn_id, cluster, participant, attempts, now_ms)
+        self.watch(cluster, effect)
         key = (cluster, participant.topic, participant.subscription)
         self.touched[key] = now_ms
         self.touched.move_to_end(key)

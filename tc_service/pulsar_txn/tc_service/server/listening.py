@@ -19,6 +19,7 @@ from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
 from .agreed import agree_on_count, compare_clusters
 from .clusters import Clusters
+from .lives import is_shared, store_id
 from .one_cluster import OneCluster
 from .service import CoordinatorService
 
@@ -87,7 +88,9 @@ class CoordinatorServer:
             each_of = self._each_of = {name: OneCluster(name, each, runtime, repeat) for name, each in self._clusters.items()}
             self._all = clusters = Clusters(each_of)
             await clusters.start()
+            clusters.claim(await store_id(self._store, self._runtime), is_shared=is_shared(self._store))
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
+            self.service.admins = self.admins
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
             self.service.on_change = lambda: self.on_change()
             await self._listen()

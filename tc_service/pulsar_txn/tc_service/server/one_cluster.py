@@ -10,6 +10,7 @@ from typing import Final
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.claims.place import ClaimsPlace, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
@@ -36,6 +37,7 @@ class OneCluster:
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
+        self.place: ClaimsPlace = TopicClaims(self._brokers)
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[tuple[str, str | None], None] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ from pulsar_txn.broker.serving import (
     authentication_of,
     check_options,
     coordinator_log_name,
-    watched_by,
 )
 from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
+from pulsar_txn.tc_service.cluster.admin import AdminApi
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.wire.ids import Participant
@@ -36,8 +36,10 @@ from pulsar_txn.wire.ids import Participant
 from .agreed import count_now
 from .clusters import Clusters
 from .commands import COMMANDS, REQUESTS
+from .first_commits import FirstCommits
 from .following import Following
 from .leaders import Address, Leaders
+from .lives import LogLives
 from .living import renew
 from .session import Session
 
@@ -90,22 +92,30 @@ class CoordinatorService:
         self.sessions: set[Session] = set()
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         self._participants = armed(clusters, self.turn, os.environ)
+        front = (config.front_cluster or clusters.names[0]) if config.has_front else None
+        self.lives = LogLives(
+            clusters.claims, runtime, self._participants, front=front, first_of_front=config.front_first_transaction
+        )
         self.following = Following(
             clusters,
             self.turn,
             most=config.transaction_timeline_count,
             repeat_delay_ms=config.transaction_end_repeat_delay_in_seconds * 1000,
         )
+        self.admins: Mapping[str, AdminApi] = {}
+        """The admin APIs of the clusters that have one, once they are open."""
+        self.first_commits = FirstCommits(lambda: self.admins, self.lives.life)
+        self.following.watch = self.first_commits.told
         self.coordinators = Coordinators(
             partial(_make_coordinator, config),
             store,
             self.turn,
-            self._participants,
+            self.lives,
             self._storage_failed,
             ServingByLane(),
             self._before_due,
             on_change=self._changed,
-            make_host=watched_by(self.following.lanes.watch),
+            make_host=self.lives.hosts("tc", self.following.lanes.watch),
             max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
         )
         wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
@@ -123,10 +133,10 @@ class CoordinatorService:
             make,
             self._store,
             self.turn,
-            self._participants,
+            self.lives,
             self._storage_failed,
             log_name=front_log_name,
-            make_host=watched_by(self.following.front.watch),
+            make_host=self.lives.hosts("front", self.following.front.watch),
         )
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
@@ -141,6 +151,7 @@ class CoordinatorService:
             self._repeating.every(_LOOK_SECONDS, self._grow)
             self._repeating.every(_STALE_SECONDS, self._part_with_clients)
         self._store.on_pressure(self._clients.pressure)
+        self.lives.start()
         for each in self._all:
             each.grow(coordinators)
         self.turn.meter.start()
@@ -167,6 +178,8 @@ class CoordinatorService:
         await self._repeating.close()
         for each in self._all:
             await each.close()
+        await self.lives.close()
+        await self.first_commits.close()
         self._clients.close()
         await self.clusters.leave()
 
@@ -202,6 +215,7 @@ class CoordinatorService:
 
     async def _renew(self) -> None:
         renew(self.coordinators, self.sessions)
+        await self.lives.look()
 
     def _is_busy(self) -> bool:
         return self.storage_failure is None and (self._clients.is_busy or any(each.is_busy for each in self._all))
@@ -226,6 +240,7 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
     return FencingCoordinator(
         tc_id,
         ids=LaneIds(lease_ms=config.transaction_client_lease_in_seconds * 1000),
+        has_lives=True,
         max_active_of_id=config.max_active_transactions_per_transactional_id,
         **check_options(config),
         **_limits(config),
@@ -234,7 +249,7 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
 
 def _make_front_coordinator(config: CoordinatorConfig, tc_id: int) -> TransactionCoordinator:
     ids = PulsarIds(first_least=config.front_first_transaction)
-    return TransactionCoordinator(tc_id, ids=ids, **_limits(config))
+    return TransactionCoordinator(tc_id, ids=ids, has_lives=True, **_limits(config))
 
 
 def _limits(config: CoordinatorConfig) -> dict[str, Any]:

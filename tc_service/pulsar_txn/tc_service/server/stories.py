@@ -46,6 +46,14 @@ class Prepared(NamedTuple):
     at_ms: int
 
 
+class Held(NamedTuple):
+    """It waits for an administrator, because nobody here can know its outcome; or no longer. `cause`: a number of `Cause`."""
+
+    at_ms: int
+    cause: int
+    is_over: bool
+
+
 class Decided(NamedTuple):
     """COMMITTING or ABORTING. `cause`: a number of `Cause`; None where a snapshot does not say it."""
 
@@ -69,7 +77,7 @@ class Done(NamedTuple):
     at_ms: int
 
 
-Event: TypeAlias = Begun | Registered | Checked | Prepared | Decided | Told | Done
+Event: TypeAlias = Begun | Registered | Checked | Prepared | Held | Decided | Told | Done
 Story: TypeAlias = list[Event]
 
 _OUTCOME: Final = {
@@ -88,6 +96,8 @@ _BY: Final = {
     Cause.CHECKED: "check",
     Cause.DISCONNECTED: "disconnect",
     Cause.UNANSWERED: "unanswered checks",
+    Cause.RESTORED: "restored log",
+    Cause.DOUBT: "cluster that was not claimed",
 }
 
 
@@ -150,6 +160,9 @@ def shown(story: Story) -> dict[str, Any]:
 def _state(story: Story) -> str:
     decided = next((event for event in story if isinstance(event, Decided)), None)
     if decided is None:
+        held = [event for event in story if isinstance(event, Held)]
+        if held and not held[-1].is_over:
+            return "HELD"
         return "PREPARED" if any(isinstance(event, Prepared) for event in story) else "OPEN"
     is_done = any(isinstance(event, Done) for event in story)
     return {"commit": ("COMMITTING", "COMMITTED"), "abort": ("ABORTING", "ABORTED")}[outcome_word(decided.status)][is_done]
@@ -171,6 +184,9 @@ def _events(story: Story) -> Iterator[dict[str, Any]]:
                 yield {"at": event.at_ms, "event": "checked", "count": event.times}
             case Prepared():
                 yield {"at": event.at_ms, "event": "prepared"}
+            case Held():
+                what = "released" if event.is_over else "held"
+                yield {"at": event.at_ms, "event": what} | ({} if event.is_over else {"because": by(event.cause)})
             case Decided():
                 yield {
                     "at": event.at_ms,

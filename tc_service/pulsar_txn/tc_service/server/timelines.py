@@ -18,7 +18,7 @@ from pulsar_txn.tc.records import ADD_PARTITION, ADD_SUBSCRIPTION, CHECKED, NEW,
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus, coordinator_of
 
 from .recent_ends import End, RecentEnds
-from .stories import Begun, Checked, Decided, Done, Prepared, Registered, Story, Told, participants_of
+from .stories import Begun, Checked, Decided, Done, Held, Prepared, Registered, Story, Told, participants_of
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -27,6 +27,7 @@ _EVENTS_PER_STORY: Final = 16
 _new: Final = tuple.__new__
 """Makes an event of all its fields: a third of what a call of its class takes, eight times in a transaction."""
 _DECISIONS: Final = (TxnStatus.COMMITTING, TxnStatus.ABORTING)
+_HOLDS: Final = (TxnStatus.HELD, TxnStatus.OPEN)
 
 
 class Ended:
@@ -96,6 +97,8 @@ class Timeline:
                 story.append(Checked(0, info.check_count))
             if info.prepared:
                 story.append(Prepared(0))
+            if info.status is TxnStatus.HELD:
+                story.append(Held(0, info.held, is_over=False))
             if info.status in _DECISIONS:
                 story.append(Decided(0, info.status, None))
             self._stories[info.txn_id.least] = story
@@ -148,6 +151,9 @@ class Timeline:
         if record.new_status in _DECISIONS:
             story.append(_new(Decided, (record.modified_ms, record.new_status, record.cause)))
             self.decisions[record.new_status, record.cause] += 1
+            return
+        if record.new_status in _HOLDS:
+            story.append(Held(record.modified_ms, record.cause, is_over=record.new_status != TxnStatus.HELD))
             return
         story.append(_new(Done, (record.modified_ms,)))
         begun = story[0]

@@ -1,0 +1,313 @@
+"""What this process has claimed in one cluster: service numbers of lives, registers of logs, and numbers of the front.
+
+A cluster takes participants only while the claims are held. A register says which life of a log was the last one, and how far
+the log had come when participants were told of its decisions. So a start can see that its log is not the one that was told
+from: see `tc.lives`. It changes by compare-and-set alone, so a process that goes on with a copy of the log takes it away from
+the other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import attrs
+
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.ledger.protocols import LedgerError, MetadataStore, VersionConflict
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import EARLIEST, Position
+
+from .place import PLACE_FAILS, ClaimsPlace
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+_SERVICES: Final = "/services"
+_LOGS: Final = "/logs"
+_FRONT: Final = "/front"
+_LOOKS: Final = "/looks"
+
+RESERVED_AT_ONCE: Final = 1 << 20
+"""Numbers of the front that one claim reserves."""
+
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_WAITS_SECONDS: Final = 5.0
+"""After so long it is news that another process has our store."""
+
+
+@attrs.frozen
+class Registered:
+    """What a register says: the newest life of a log, and the position that it had come to at least."""
+
+    service: int
+    position: Position
+    version: int
+
+
+class Claims:
+    """The claims of this process in the cluster `name`. `run()` keeps them until it is cancelled.
+
+    `why`: why they are not held; empty while they are. `when_held` is awaited each time before they are held.
+    """
+
+    def __init__(self, name: str, place: ClaimsPlace, store: str, *, is_shared: bool) -> None:
+        self.name = name
+        self.why = f"the claims in the cluster {name} are not read yet"
+        self.when_held: Callable[[], Awaitable[None]] = _nobody_asks
+        self.settled = asyncio.Event()
+        """Set when the first attempt is over, whether it succeeded or not."""
+        self.losses = 0
+        self._place = place
+        self._store = f"{store}-{name}"  # one process may have two names for one cluster
+        self._is_shared = is_shared
+        self._lost = asyncio.Event()
+        self._is_held = asyncio.Event()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether participants of the cluster may register."""
+        return not self.why
+
+    @property
+    def _metadata(self) -> MetadataStore:
+        return self._place.metadata
+
+    # ---- held or not
+
+    async def held(self) -> None:
+        """Return once they are held."""
+        await self._is_held.wait()
+
+    async def run(self) -> None:
+        """Open the place, and again whenever it is lost."""
+        failures = 0
+        try:
+            while True:
+                self._lost.clear()
+                self._is_held.clear()
+                late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._waits)
+                try:
+                    await self._place.open(self._store, is_shared=self._is_shared, when_lost=self._lose)
+                    await self.when_held()
+                except PLACE_FAILS as error:
+                    self.why = f"the claims in the cluster {self.name} cannot be read ({error})"
+                    logger.log(logging.WARNING if not failures else logging.DEBUG, "%s; it takes no participants", self.why)
+                else:
+                    failures, self.why = 0, ""
+                    self._is_held.set()
+                finally:
+                    late.cancel()
+                self.settled.set()
+                if self.is_held:
+                    await self._lost.wait()
+                await self._place.close()
+                await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                failures += 1
+        finally:
+            self.why = "the service ends"
+            await self._place.close()
+
+    def _waits(self) -> None:
+        self.why = (
+            f"another process has claimed the store {self._store} in the cluster {self.name} (a copy of the data folder is in"
+            " use elsewhere, or its last process is not given up yet), or the cluster does not answer"
+        )
+        logger.warning("%s; it takes no participants here until that is over", self.why)
+        self.settled.set()
+
+    def _lose(self, why: str) -> None:
+        if not self._lost.is_set():
+            self.losses += 1
+            self.why = f"the claims in the cluster {self.name} were lost ({why})"
+            logger.warning("%s; they are claimed again", self.why)
+            self._lost.set()
+
+    def failed(self, error: Exception) -> None:
+        """A claim could not be written: begin anew."""
+        self._lose(str(error))
+
+    def refusal(self) -> Refusal:
+        """What a participant is answered while the claims are not held."""
+        return Refusal(ServerError.ServiceNotReady, f"{self.why}, so the cluster takes no participants here; retry")
+
+    # ---- claims
+
+    async def take(self, service: int, owner: str) -> bool:
+        """Claim a service number. False when another life has it. Raises LedgerError."""
+        path = f"{_SERVICES}/{service:07x}"
+        said = json.dumps({"process": owner}).encode()  # equal under all names of the cluster
+        while True:
+            try:
+                await self._metadata.put(path, said, expected_version=-1)
+            except VersionConflict:
+                stored = await self._metadata.get(path)
+                if stored is None:
+                    continue
+                return stored.data == said
+            return True
+
+    async def look(self) -> None:
+        """Whatever was claimed before this is read after it. Raises LedgerError."""
+        await self._metadata.increment(_LOOKS)
+
+    async def register(self, log: str) -> Registered | None:
+        """What the register of a log says; None for one that is not there. After `look`."""
+        stored = await self._metadata.get(self._path(log))
+        if stored is None:
+            return None
+        said = json.loads(stored.data)
+        return Registered(said["service"], (said["ledger"], said["entry"]), stored.version)
+
+    async def write(self, log: str, service: int, position: Position, version: int) -> int:
+        """Write a register that nobody else has written since; its version. Raises VersionConflict, LedgerError."""
+        said = {"service": service, "ledger": position[0], "entry": position[1]}
+        return await self._metadata.put(self._path(log), json.dumps(said).encode(), expected_version=version)
+
+    def _path(self, log: str) -> str:
+        return f"{_LOGS}/{self._store}/{log}"
+
+    # ---- the front
+
+    async def reserve(self, tc_id: int, first: int) -> tuple[int, int]:
+        """Numbers (from, until) that nobody else gives for coordinator `tc_id`. Raises Refusal, LedgerError, PulsarError.
+
+        One service has the front of a cluster; another one may have it when no process of that service lives.
+        """
+        await self.look()
+        await self._take_front()
+        path = f"{_FRONT}/{tc_id}"
+        while True:
+            stored = await self._metadata.get(path)
+            start = max(first, 0 if stored is None else int(stored.data))
+            until = start + RESERVED_AT_ONCE
+            try:
+                version = -1 if stored is None else stored.version
+                await self._metadata.put(path, str(until).encode(), expected_version=version)
+            except VersionConflict:
+                continue
+            return start, until
+
+    async def _take_front(self) -> None:
+        while True:
+            stored = await self._metadata.get(_FRONT)
+            owner = "" if stored is None else stored.data.decode()
+            if owner == self._store:
+                return
+            if owner and await self._place.is_alive(owner):
+                raise Refusal(
+                    ServerError.ServiceNotReady,
+                    f"the front of the cluster {self.name} is that of another service (store {owner}), and a cluster has one:"
+                    " stop that service, or give this one no frontServicePort",
+                )
+            try:
+                version = -1 if stored is None else stored.version
+                await self._metadata.put(_FRONT, self._store.encode(), expected_version=version)
+            except VersionConflict:
+                continue
+            return
+
+
+class Register:
+    """The register of one log in one cluster, while this process leads the log.
+
+    `position()`: how far the log is durable. `is_mine(service)`: whether a life is of this process. `is_lost`: another process
+    goes on with a copy of the log, and nothing is told to this cluster any more.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        log: str,
+        service: Callable[[], int],
+        position: Callable[[], Position],
+        mine: Callable[[int], bool],
+    ) -> None:
+        self.is_lost = False
+        self._claims = claims
+        self._log = log
+        self._service = service
+        self._position = position
+        self._is_mine = mine
+        self._version = -1
+        self._covered: Position = EARLIEST
+        self._waiting: deque[tuple[Position, Callable[[], None]]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def covers(self, position: Position) -> bool:
+        """Whether it says that the log has come so far."""
+        return position <= self._covered
+
+    async def begin(self) -> None:
+        """Write it for a life that has begun: it was compared before. Raises LedgerError, VersionConflict for a copy."""
+        found = await self._claims.register(self._log)
+        self._version = -1 if found is None else found.version
+        await self._write_or_adopt()
+
+    def cover(self, position: Position, then: Callable[[], None]) -> None:
+        """Call `then` once it says that the log has come so far. Positions come in order."""
+        self._waiting.append((position, then))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Write while somebody waits."""
+        if self._waiting and self._writing is None and not self.is_lost and not self._closed and self._claims.is_held:
+            self._writing = asyncio.get_running_loop().create_task(self._cover_all())
+
+    def lose(self) -> None:
+        """Another process has written it."""
+        self.is_lost = True
+        logger.error(
+            "another process goes on with a copy of the log %s, and has claimed it in the cluster %s: nothing of this one is"
+            " told there any more. Stop one of them; what is open in the log of the other one is HELD",
+            self._log, self._claims.name,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._closed = True
+        self._waiting.clear()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def _cover_all(self) -> None:
+        try:
+            while self._waiting and not self._closed:
+                await self._write_or_adopt()
+                waiting, covered = self._waiting, self._covered
+                while waiting and waiting[0][0] <= covered:
+                    waiting.popleft()[1]()
+        except VersionConflict:
+            self.lose()
+        except (LedgerError, PulsarError) as error:
+            self._claims.failed(error)
+        finally:
+            self._writing = None
+
+    async def _write_or_adopt(self) -> None:
+        try:
+            await self._write()
+        except VersionConflict:
+            found = await self._claims.register(self._log)
+            if found is None or not self._is_mine(found.service):
+                raise
+            self._version = found.version  # a write of ours whose answer was lost
+            await self._write()
+
+    async def _write(self) -> None:
+        position = self._position()
+        self._version = await self._claims.write(self._log, self._service(), position, self._version)
+        self._covered = max(self._covered, position)
+
+
+async def _nobody_asks() -> None:
+    """Nothing is to be done first."""
+
+
+def claimed(found: Registered) -> str:
+    """A register, for logs and errors."""
+    return f"life {found.service:07x} at {found.position[0]}:{found.position[1]}"

@@ -1,0 +1,428 @@
+"""The lives of a service's logs: claims before anything is opened, and participants that are told only of what is claimed.
+
+At each start, and when this instance begins to lead a log, a life begins (`tc.lives`): the registers in the clusters are
+compared with the log, a service number is drawn and claimed, and the LIFE record says what is held. Only then clients are
+served.
+
+An end is told after the registers of all clusters of its transaction say that the log has come as far as the decision. So a log
+that was restored, or rolled back, behind a decision that somebody was told of is known at its next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from pulsar_txn.broker.serving import CoordinatorWatch, Participants, Runtime, WatchedCoordinatorHost, asked
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore, VersionConflict
+from pulsar_txn.tc import BeginLife, ReleaseHeld
+from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.lives import FIRST_SERVICE, LAST_SERVICE
+from pulsar_txn.tc_service.claims.claims import RESERVED_AT_ONCE, Claims, Register, claimed
+from pulsar_txn.tc_service.cluster.participants import decode
+from pulsar_txn.wire.errors import Refusal
+from pulsar_txn.wire.ids import LANE_BIT, Position, TxnId, TxnStatus, coordinator_of
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+_STORE: Final = "/tc-service/store"
+_FEW_LANES: Final = 1 << 16
+"""Others are drawn when a life has fewer left."""
+_RETRY_SECONDS: Final = 1.0
+
+
+async def store_id(store: LogStore, runtime: Runtime) -> str:
+    """The name of a store, which copies of it have as well."""
+    own = getattr(store, "uuid", "")
+    if own:
+        return str(own)
+    while True:
+        stored = await store.metadata.get(_STORE)
+        if stored is not None:
+            return str(json.loads(stored.data))
+        drawn = f"{int(runtime.random() * 2**52):013x}{int(runtime.random() * 2**52):013x}"
+        try:
+            await store.metadata.put(_STORE, json.dumps(drawn).encode(), expected_version=-1)
+        except VersionConflict:
+            continue
+
+
+class LivingHost(WatchedCoordinatorHost):
+    """A coordinator whose life begins at the end of its recovery."""
+
+    begins: Callable[[LivingHost], Any]
+
+    async def begin(self) -> None:
+        """See `MachineHost.begin`."""
+        await self.begins(self)
+
+
+class _Living:
+    """A log that this instance leads. `registers`: by cluster, of those that are claimed for it."""
+
+    def __init__(self, name: str, host: LivingHost) -> None:
+        self.name = name
+        self.host = host
+        self.machine: Any = host.coordinator
+        self.registers: dict[str, Register] = {}
+        self.has_begun = False
+        self.untold: list[tuple[TellParticipant, Callable[[TxnId], None]]] = []
+        """Ends that wait for the life to begin, or for a cluster to be claimed."""
+
+    @property
+    def confirmed(self) -> Position:
+        """How far the log is durable."""
+        return self.host.host.main.confirmed
+
+    def close(self) -> None:
+        """Another host has the log from now on, or another process."""
+        for register in self.registers.values():
+            register.close()
+
+    async def ask(self, make: Callable[[Any], Any]) -> None:
+        """Have the machine decide something, and wait until that is durable."""
+        self.host.looks = True
+        await asked(lambda answer: self.host.submit(make(answer), reserve=True))
+
+    def withdrawn(self, cluster: str) -> list[TxnId]:
+        """What was to be told to a cluster and is not; it is told no more."""
+        infos = {effect.txn_id: self.machine.transaction(effect.txn_id.least) for effect, _ in self.untold}
+        found = [txn_id for txn_id, info in infos.items() if info is not None and cluster in clusters_of(info)]
+        self.untold = [each for each in self.untold if each[0].txn_id not in found]
+        for txn_id in found:
+            self.host.withdraw(txn_id)
+        return found
+
+    def in_doubt(self, is_known: Callable[[str], bool]) -> tuple[int, ...]:
+        """What is open, and has a participant in a cluster whose register is not known."""
+        found = (info for info in self.machine.transactions() if info.status is TxnStatus.OPEN)
+        return tuple(info.txn_id.least for info in found if not all(map(is_known, clusters_of(info))))
+
+
+def clusters_of(info: Any) -> set[str]:
+    """The clusters of a transaction."""
+    return {decode(participant)[0] for participant in info.participants}
+
+
+class LogLives:
+    """All logs of a service. Implements `Participants` for their hosts.
+
+    `told_by` tells an end whose registers have come far enough. `front`: the cluster whose front this service has; None: it has
+    no front.
+    """
+
+    def __init__(
+        self,
+        claims: Mapping[str, Claims],
+        runtime: Runtime,
+        told_by: Participants,
+        *,
+        front: str | None = None,
+        first_of_front: int = 0,
+    ) -> None:
+        self._claims = dict(claims)
+        self._runtime = runtime
+        self._told_by = told_by
+        self._front = front
+        self._first_of_front = first_of_front
+        self._process = f"{int(runtime.random() * 2**48):012x}"
+        self._mine: set[int] = set()
+        self._service: int | None = None
+        self._used: set[str] = set()
+        self._drawing = asyncio.Lock()
+        self._logs: dict[str, _Living] = {}
+        self._running: list[asyncio.Task[None]] = []
+        self._extending = False
+        for claim in self._claims.values():
+            claim.when_held = partial(self._join, claim)
+
+    def start(self) -> None:
+        """Begin to claim in all clusters."""
+        loop = asyncio.get_running_loop()
+        self._running = [loop.create_task(claim.run()) for claim in self._claims.values()]
+
+    async def close(self) -> None:
+        """Tell nothing more, and leave the claims to others."""
+        for living in self._logs.values():
+            living.close()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def hosts(self, kind: str, watch: Callable[[int], CoordinatorWatch]) -> Callable[..., LivingHost]:
+        """For `Coordinators`: makes the hosts of logs of one kind."""
+
+        def make(tc_id: int, *parts: Any) -> LivingHost:
+            host = LivingHost(*parts)
+            host.watch = watch(tc_id)
+            host.begins = partial(self._begin, f"{kind}-{tc_id}")
+            name = f"{kind}-{tc_id}"
+            before = self._logs.get(name)
+            if before is not None:
+                before.close()
+            self._logs[name] = _Living(name, host)
+            return host
+
+        return make
+
+    def held(self) -> Iterable[tuple[str, Any]]:
+        """What is HELD, with the names of the logs."""
+        for name, living in sorted(self._logs.items()):
+            for info in living.machine.held():
+                yield name, info
+
+    def life(self, txn_id: TxnId) -> int:
+        """The newest life of the log of a transaction."""
+        living = self._logs.get(_log_of(txn_id))
+        return 0 if living is None else int(living.machine.life)
+
+    @property
+    def lost_registers(self) -> int:
+        """Registers that another process has taken, with a copy of the log."""
+        return sum(register.is_lost for living in self._logs.values() for register in living.registers.values())
+
+    # ---- a life begins
+
+    async def _begin(self, name: str, host: LivingHost) -> None:
+        living, claims = self._logs[name], list(self._claims.values())
+        await asyncio.gather(*(claim.settled.wait() for claim in claims))
+        if self._fronts(name):
+            await self._until_front()
+        known, lost = [], []
+        for claim in claims:
+            found = await self._compared(living, claim)
+            if found is not None:
+                known.append(claim)
+                lost += [found] if found else []
+        first, until = await self._reserved(living) if self._fronts(name) else (0, 0)
+        service = await self._draw(name, known)
+        names = {claim.name for claim in known}
+        if lost:
+            cause, hold = Cause.RESTORED, tuple(living.machine.living())
+        else:
+            cause, hold = Cause.DOUBT, () if len(known) == len(claims) else living.in_doubt(names.__contains__)
+        await living.ask(lambda token: BeginLife(token, service, hold, cause, first_least=first, until_least=until))
+        self._report(name, living, lost)
+        for claim in known:
+            await self._registers(living, claim)
+        await self._release(living)
+        living.has_begun = True
+        for claim in claims:
+            if claim.is_held and claim not in known:  # since a moment ago
+                await self._join_log(living, claim)
+        self._tell_again(living)
+
+    async def _compared(self, living: _Living, claim: Claims) -> str | None:
+        """Empty when the log holds what the cluster's register says; what it lacks; None when that is not known."""
+        if not claim.is_held:
+            return None
+        try:
+            await claim.look()
+            found = await claim.register(living.name)
+        except (LedgerError, PulsarError) as error:
+            claim.failed(error)
+            return None
+        if found is None or living.machine.holds(found.service, found.position):
+            return ""
+        return f"the cluster {claim.name} knows {claimed(found)}"
+
+    async def _draw(self, name: str, known: Iterable[Claims]) -> int:
+        """A service number that no other life has, claimed in the clusters that are known; one for all logs of a process."""
+        async with self._drawing:
+            service = self._service
+            if service is None or name in self._used:
+                service = self._service = await self._drawn(known)
+                self._used.clear()
+            else:
+                for claim in known:
+                    await self._took(claim, service)
+            self._used.add(name)
+            return service
+
+    async def _drawn(self, known: Iterable[Claims]) -> int:
+        while True:
+            service = FIRST_SERVICE + int(self._runtime.random() * (LAST_SERVICE + 1 - FIRST_SERVICE))
+            results = [await self._took(claim, service) for claim in known]
+            if all(results):
+                self._mine.add(service)
+                return service
+
+    async def _took(self, claim: Claims, service: int) -> bool:
+        try:
+            return await claim.take(service, self._process)
+        except (LedgerError, PulsarError) as error:
+            claim.failed(error)  # it takes no participants until it is held again, and the number is taken there
+            return True
+
+    async def _registers(self, living: _Living, claim: Claims) -> None:
+        machine = living.machine
+        register = Register(claim, living.name, lambda: int(machine.life), lambda: living.confirmed, self._mine.__contains__)
+        try:
+            await register.begin()
+        except VersionConflict:
+            register.lose()
+        except (LedgerError, PulsarError) as error:
+            claim.failed(error)
+            return
+        living.registers[claim.name] = register
+
+    def _report(self, name: str, living: _Living, lost: list[str]) -> None:
+        machine, held = living.machine, living.machine.held_count
+        if lost:
+            logger.error(
+                "log %s was restored, rolled back or copied: it ends at %d:%d, and %s. What was open in it may have been"
+                " decided before, so it is HELD until an administrator decides: pulsar-txn transactions list --held."
+                " Transactions that are held: %d", name, *machine.position, "; ".join(lost), held,
+            )  # fmt: skip
+        elif held:
+            logger.warning(
+                "log %s holds %d transactions: a cluster of theirs is not claimed yet, or the log was restored before"
+                " (pulsar-txn transactions list --held)", name, held,
+            )  # fmt: skip
+
+    # ---- a cluster is claimed later, or again
+
+    async def _join(self, claim: Claims) -> None:
+        """Raises LedgerError, PulsarError: it is tried again."""
+        for service in self._mine:
+            if not await claim.take(service, self._process):
+                text = f"life {service:07x} of this process is claimed by another one in the cluster {claim.name}: restart"
+                logger.error("%s", text)
+                raise VersionConflict(text)
+        for living in list(self._logs.values()):
+            if not living.has_begun:
+                continue
+            register = living.registers.get(claim.name)
+            if register is None:
+                await self._join_log(living, claim)
+            else:
+                register.go_on()
+            self._tell_again(living)
+
+    async def _join_log(self, living: _Living, claim: Claims) -> None:
+        await claim.look()
+        found = await claim.register(living.name)
+        if found is not None and found.service not in self._mine and not living.machine.holds(found.service, found.position):
+            held = [info.txn_id for info in living.machine.held(Cause.DOUBT) if claim.name in clusters_of(info)]
+            held += living.withdrawn(claim.name)
+            hold = tuple(txn_id.least for txn_id in held)
+            await living.ask(lambda token: BeginLife(token, living.machine.life, hold, Cause.RESTORED, goes_on=True))
+            self._report(living.name, living, [f"the cluster {claim.name} knows {claimed(found)}"])
+        await self._registers(living, claim)
+        await self._release(living, claim.name)
+
+    async def _release(self, living: _Living, also: str = "") -> None:
+        """Let go on what was held in doubt of clusters that are known by now."""
+        known = {name for name, register in living.registers.items() if not register.is_lost} | {also}
+        held = [info.txn_id.least for info in living.machine.held(Cause.DOUBT) if clusters_of(info) <= known]
+        if held:
+            await living.ask(lambda token: ReleaseHeld(token, tuple(held)))
+
+    # ---- numbers that are used up
+
+    async def look(self) -> None:
+        """Draw and reserve before a life has given everything. Called from time to time."""
+        if self._extending:
+            return
+        self._extending = True
+        try:
+            for name, living in list(self._logs.items()):
+                left = living.machine.ids_left if living.has_begun and living.host.failure is None else None
+                if left is None:
+                    continue
+                if self._fronts(name):
+                    if left < RESERVED_AT_ONCE // 2:
+                        _, until = await self._reserved(living)
+                        life = living.machine.life
+                        await living.ask(partial(BeginLife, service=life, goes_on=True, until_least=until))
+                elif left < _FEW_LANES:
+                    service = await self._draw(name, [claim for claim in self._claims.values() if claim.is_held])
+                    await living.ask(partial(BeginLife, service=service, goes_on=True))
+        except (LedgerError, PulsarError, Refusal) as error:
+            logger.warning("numbers could not be reserved yet: %s", error)
+        finally:
+            self._extending = False
+
+    def _fronts(self, name: str) -> bool:
+        return self._front is not None and name.startswith("front")
+
+    async def _until_front(self) -> None:
+        """Without its claims the front may give no number."""
+        claim = self._claims[self._front or ""]
+        await claim.held()
+
+    async def _reserved(self, living: _Living) -> tuple[int, int]:
+        claim = self._claims[self._front or ""]
+        first = max(self._first_of_front, living.machine.next_local_txn_id)
+        said = ""
+        while True:
+            try:
+                return await claim.reserve(living.machine.tc_id, first)
+            except Refusal as refusal:
+                if refusal.message != said:
+                    said = refusal.message
+                    logger.error("%s", said)  # noqa: TRY400 - it is no fault, and says what to do
+            except (LedgerError, PulsarError) as error:
+                claim.failed(error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    # ---- ends
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `Participants.tell`: once the registers of the transaction's clusters have come as far as its decision."""
+        living = self._logs[_log_of(effect.txn_id)]
+        if not living.has_begun:
+            living.untold.append((effect, told))
+            return
+        self._tell(living, effect, told)
+
+    def _tell(self, living: _Living, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        position, registers = living.confirmed, []
+        for name in self._clusters_of(living, effect):
+            register = living.registers.get(name)
+            if register is None:
+                living.untold.append((effect, told))
+                return
+            if not register.covers(position):
+                registers.append(register)
+        if not registers:
+            self._told_by.tell(effect, told)
+            return
+        left = len(registers)
+
+        def covered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._told_by.tell(effect, told)
+
+        for register in registers:
+            register.cover(position, covered)
+
+    def _clusters_of(self, living: _Living, effect: TellParticipant) -> Iterable[str]:
+        """Those of the transaction that the configuration has."""
+        if len(self._claims) == 1:
+            return [name for name in (decode(effect.participant)[0],) if name in self._claims]
+        info = living.machine.transaction(effect.txn_id.least)
+        return clusters_of(info) & self._claims.keys() if info is not None else [decode(effect.participant)[0]]
+
+    def _tell_again(self, living: _Living) -> None:
+        waiting, living.untold = living.untold, []
+        for effect, told in waiting:
+            self._tell(living, effect, told)
+
+
+def _log_of(txn_id: TxnId) -> str:
+    kind = "tc" if txn_id.most & LANE_BIT else "front"
+    return f"{kind}-{coordinator_of(txn_id.most)}"
+
+
+def is_shared(store: LogStore) -> bool:
+    """Whether several processes have the store at once."""
+    return isinstance(store, SharedLogStore)

@@ -1,0 +1,62 @@
+"""The claims of one cluster in memory: what `claims.place` promises, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.ledger.protocols import LeaseLost
+
+
+class ClaimsOfCluster:
+    """The cluster. `holders`: the places that are open, by store. `is_away`: nobody reaches it."""
+
+    def __init__(self) -> None:
+        self.metadata = MemoryStore().metadata
+        self.holders: dict[str, list[MemoryClaims]] = {}
+        self.is_away = False
+        self.left = asyncio.Event()
+
+
+class MemoryClaims:
+    """The place of one process; `beside()` is that of another one in the same cluster."""
+
+    def __init__(self, cluster: ClaimsOfCluster | None = None) -> None:
+        self.cluster = cluster or ClaimsOfCluster()
+        self._store = ""
+        self._when_lost: Callable[[str], None] = lambda _: None
+
+    def beside(self) -> MemoryClaims:
+        return MemoryClaims(self.cluster)
+
+    @property
+    def metadata(self) -> Any:
+        return self.cluster.metadata
+
+    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
+        if self.cluster.is_away:
+            raise LeaseLost("the cluster is away")
+        while not is_shared and self.cluster.holders.get(store):
+            self.cluster.left.clear()
+            await self.cluster.left.wait()
+        self._store, self._when_lost = store, when_lost
+        self.cluster.holders.setdefault(store, []).append(self)
+
+    async def is_alive(self, store: str) -> bool:
+        return bool(self.cluster.holders.get(store))
+
+    async def close(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The process has died."""
+        holders = self.cluster.holders.get(self._store, [])
+        if self in holders:
+            holders.remove(self)
+        self.cluster.left.set()
+
+    def lose(self, why: str = "the topic was moved") -> None:
+        self.forget()
+        self._when_lost(why)

@@ -1,0 +1,259 @@
+"""Claims: a life begins only when the registers were compared, and ends leave only when the registers have come as far."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from coordinator_bench import Bench, ScriptedCluster
+from raw_client import FULL, RawClient, Refused
+
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.ids import lane_of
+from pulsar_txn.tc.lives import end_of_lanes, service_of
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus
+
+OUT = FULL + "out"
+Benches = Callable[..., Bench]
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[Benches]:
+    made: list[Bench] = []
+
+    def make(*names: str, **config: Any) -> Bench:
+        made.append(Bench(*names, **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.service.close()
+        await each.store.close()
+
+
+def backed_up(store: MemoryStore) -> MemoryStore:
+    """A copy of what is durable, which is started elsewhere or later."""
+    copied = MemoryStore()
+    copied._durable = copy.deepcopy(store._durable)
+    return copied.crash()
+
+
+async def restore(bench: Bench, backup: MemoryStore) -> None:
+    """The process has died, and another one begins with the backup."""
+    bench.store.crash()
+    bench.store = backup
+    await bench.crash()
+
+
+async def begun(client: RawClient, cluster: str = "east") -> TxnId:
+    txn = await client.new_txn()
+    ids = {"txnid_least_bits": txn.least, "txnid_most_bits": txn.most}
+    await client.request("addPartitionToTxn", partitions=[OUT], cluster=cluster, **ids)
+    return txn
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110 - conditions of several kinds
+            await asyncio.sleep(0.01)
+
+
+def machine(bench: Bench) -> Any:
+    host = bench.service.coordinators.ready(0)
+    assert host is not None
+    return host.machine
+
+
+def told(bench: Bench, cluster: str = "east") -> list[tuple[TxnId, str]]:
+    return [(each.txn_id, each.action.name) for each in bench.clusters[cluster].told]
+
+
+async def test_a_restart_goes_on_and_what_was_open_is_not_held(benches: Benches) -> None:
+    bench = await benches("east").start()
+    txn = await begun(bench.client())
+    service = service_of(lane_of(txn.most))
+    await bench.crash()
+    assert machine(bench).status(txn) is TxnStatus.OPEN
+    client = bench.client()
+    await client.end(txn)
+    assert told(bench) == [(txn, "COMMIT")]
+    assert service_of(lane_of((await begun(client)).most)) != service, "each life has a number of its own"
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["in-its-life", "in-an-older-life"])
+async def test_a_restored_log_holds_what_was_open_and_only_an_administrator_ends_it(benches: Benches, restarts: int) -> None:
+    bench = await benches("east").start()
+    committed, aborted = await begun(bench.client()), await begun(bench.client())
+    backup = backed_up(bench.store)
+    for _ in range(restarts):
+        await bench.crash()
+    client = bench.client()
+    await client.end(committed)
+    await restore(bench, backup)
+    held = machine(bench).held()
+    assert {(info.txn_id, info.status, info.held) for info in held} == {
+        (each, TxnStatus.HELD, Cause.RESTORED) for each in (committed, aborted)
+    }
+    assert [name for name, _ in bench.service.lives.held()] == ["tc-0"] * 2
+    client = bench.client()
+    for action in (client.end, client.abort):
+        with pytest.raises(Refused) as refused:
+            await action(aborted)
+        assert refused.value.code == ServerError.ServiceNotReady
+    bench.service.coordinators.end(committed, TxnAction.COMMIT, None, None, lambda *_: None, superuser=True)
+    await client.until(lambda: told(bench) == [(committed, "COMMIT")])
+    await begun(client)
+
+
+async def test_a_log_whose_ids_a_lost_one_gave_gives_others(benches: Benches) -> None:
+    bench = await benches("east").start()
+    before = [await begun(bench.client()) for _ in range(3)]
+    bench.store.crash()
+    bench.store = MemoryStore()
+    await bench.crash()
+    client = bench.client()
+    after = [await begun(client) for _ in range(3)]
+    assert not {each.most for each in before} & {each.most for each in after}
+    for each in before:
+        with pytest.raises(Refused) as refused:
+            await client.end(each)
+        assert refused.value.code == ServerError.TransactionNotFound
+
+
+async def test_an_end_is_told_once_the_register_has_come_as_far_as_its_decision(benches: Benches) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    txn = await begun(client)
+    metadata = bench.clusters["east"].claims_place.cluster.metadata
+    put, may_write = metadata.put, asyncio.Event()
+
+    async def waits(*args: Any, **more: Any) -> int:
+        await may_write.wait()
+        version: int = await put(*args, **more)
+        return version
+
+    metadata.put = waits
+    client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0)
+    await client.settle()
+    assert machine(bench).status(txn) is TxnStatus.COMMITTING
+    assert not told(bench)
+    may_write.set()
+    await client.until(lambda: told(bench) == [(txn, "COMMIT")])
+
+
+async def test_a_copy_waits_for_its_original_and_takes_no_participants_meanwhile(benches: Benches) -> None:
+    original = await benches("east").start()
+    txn = await begun(original.client())
+    other = benches("east")
+    other.store = backed_up(original.store)
+    other.clusters = {"east": ScriptedCluster(original.clusters["east"].claims_place.beside())}
+    await other.start()
+    with pytest.raises(Refused, match="another process has claimed the store") as refused:
+        await begun(other.client())
+    assert refused.value.code == ServerError.ServiceNotReady
+    assert [(info.txn_id, info.held) for info in machine(other).held()] == [(txn, Cause.DOUBT)]
+    await original.client().end(txn)
+    original.clusters["east"].claims_place.forget()
+    await eventually(lambda: other.service.clusters.claims["east"].is_held)
+    assert [(info.txn_id, info.held) for info in machine(other).held()] == [(txn, Cause.RESTORED)]
+    await begun(other.client())
+
+
+async def test_an_original_that_lost_its_claim_to_a_copy_tells_nothing_any_more(benches: Benches) -> None:
+    original = await benches("east").start()
+    client = original.client()
+    txn = await begun(client)
+    other = benches("east")
+    other.store = backed_up(original.store)
+    other.clusters = {"east": ScriptedCluster(original.clusters["east"].claims_place.beside())}
+    original.clusters["east"].claims_place.forget()  # its connection is gone, and it does not know it yet
+    await other.start()
+    client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0)
+    await client.until(lambda: original.service.lives.lost_registers == 1)
+    assert not told(original)
+    await other.client().abort(txn)
+    assert told(other) == [(txn, "ABORT")], "the copy has all of the log, and goes on with it"
+
+
+async def test_what_has_participants_in_a_cluster_that_is_away_at_a_start_waits_in_doubt_and_goes_on(benches: Benches) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    here, there = await begun(client, "east"), await begun(client, "west")
+    bench.clusters["west"].claims_place.cluster.is_away = True
+    await bench.crash()
+    assert [machine(bench).status(each) for each in (here, there)] == [TxnStatus.OPEN, TxnStatus.HELD]
+    client = bench.client()
+    with pytest.raises(Refused, match="takes no participants here"):
+        await begun(client, "west")
+    await client.end(here)
+    bench.clusters["west"].claims_place.cluster.is_away = False
+    await eventually(lambda: machine(bench).status(there) is TxnStatus.OPEN)
+    await client.end(there)
+    assert told(bench, "west") == [(there, "COMMIT")]
+    await begun(client, "west")
+
+
+async def test_a_cluster_that_was_away_says_later_that_the_log_was_restored(benches: Benches) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    there = await begun(client, "west")
+    backup = backed_up(bench.store)
+    await client.end(there)
+    bench.clusters["west"].claims_place.cluster.is_away = True
+    await restore(bench, backup)
+    assert machine(bench).held(Cause.DOUBT)
+    bench.clusters["west"].claims_place.cluster.is_away = False
+    await eventually(lambda: bool(machine(bench).held(Cause.RESTORED)))
+    await bench.crash()
+    assert [info.txn_id for info in machine(bench).held(Cause.RESTORED)] == [there], "it is in the log"
+    assert not told(bench, "west")
+
+
+async def test_when_lanes_are_used_up_others_are_drawn_and_claimed(benches: Benches) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    first = await begun(client)
+    lanes = machine(bench)._lanes
+    lanes.next_lane = end_of_lanes(service_of(lane_of(first.most))) - 1
+    await begun(client)
+    with pytest.raises(Refused) as refused:
+        await begun(client)
+    assert refused.value.code == ServerError.ServiceNotReady
+    await bench.service.lives.look()
+    after = await begun(client)
+    service = service_of(lane_of(after.most))
+    assert service != service_of(lane_of(first.most))
+    claimed = await bench.clusters["east"].claims_place.metadata.children("/services")
+    assert f"{service:07x}" in claimed
+    await bench.crash()
+    assert machine(bench).status(after) is TxnStatus.OPEN, "the log holds what the register says"
+
+
+async def test_claims_that_are_lost_are_held_again_and_ends_go_on(benches: Benches) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    txn = await begun(client)
+    bench.clusters["east"].claims_place.lose()
+    with pytest.raises(Refused, match="were lost"):
+        await begun(client)
+    await eventually(lambda: bench.service.clusters.claims["east"].is_held)
+    await client.end(txn)
+    assert told(bench) == [(txn, "COMMIT")]
+    assert bench.service.clusters.claims["east"].losses == 1
+
+
+async def test_one_cluster_may_have_two_names(benches: Benches) -> None:
+    """Each name has registers of its own, and the number of a life is claimed once."""
+    bench = benches("east", "west")
+    bench.clusters["west"] = ScriptedCluster(bench.clusters["east"].claims_place.beside())
+    await bench.start()
+    client = bench.client()
+    here, there = await begun(client, "east"), await begun(client, "west")
+    await client.end(here)
+    await client.end(there)
+    assert (told(bench, "east"), told(bench, "west")) == ([(here, "COMMIT")], [(there, "COMMIT")])
