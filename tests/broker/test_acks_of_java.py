@@ -25,6 +25,8 @@ PROBE = Path(__file__).parents[1] / "support" / "AckProbe.java"
 STOCK = [pytest.param(name, marks=[pytest.mark.stock, pytest.mark.soak]) for name in targets.stock_names()]
 everywhere = pytest.mark.parametrize("pulsar", ["ours", *STOCK], indirect=True)
 COUNT = 300
+SEED = "3"
+"""With it, the broker of febdd5f doubles 9 of them on Exclusive, and 8 on Failover."""
 
 
 async def lines(*arguments: str) -> list[str]:
@@ -48,24 +50,19 @@ async def test_java_is_refused_a_second_acknowledgement_of_a_message(pulsar: Tar
         "one done TransactionConflictException",
         "cumulative done TransactionConflictException",
         "after a plain one TransactionConflictException",
+        "copies true TransactionHasOperationFailedException",
     ]
 
 
 @everywhere
-@pytest.mark.parametrize(
-    ("kind", "batching"),
-    [
-        ("Exclusive", False),
-        pytest.param("Exclusive", True, marks=pytest.mark.soak),
-        pytest.param("Failover", False, marks=pytest.mark.soak),
-        pytest.param("Failover", True, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
 async def test_a_java_worker_with_several_messages_in_each_transaction_doubles_none(
     pulsar: Target, topic: str, kind: str, batching: bool
 ) -> None:
     async with probe(
-        stock_install.VERSIONS[-1], "worker", pulsar.service_url, topic, f"{topic}-out", kind, "2", program=PROBE
+        stock_install.VERSIONS[-1], "worker", pulsar.service_url, topic, f"{topic}-out", kind, SEED, program=PROBE
     ) as output:
         talk = said(output)
         assert await anext(talk) == "ready"

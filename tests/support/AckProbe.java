@@ -19,8 +19,8 @@ import org.apache.pulsar.client.api.transaction.Transaction;
 public class AckProbe {
     static final int QUIET_MILLIS = 3000;
 
-    static Consumer<byte[]> consumer(PulsarClient client, String topic, SubscriptionType type) throws Exception {
-        return client.newConsumer().topic(topic).subscriptionName("s").subscriptionType(type).receiverQueueSize(1000)
+    static Consumer<byte[]> consumer(PulsarClient client, String topic, String name, SubscriptionType type) throws Exception {
+        return client.newConsumer().topic(topic).subscriptionName(name).subscriptionType(type).receiverQueueSize(1000)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
     }
 
@@ -44,7 +44,7 @@ public class AckProbe {
             for (int number = 0; number < 4; number++) {
                 producer.send(new byte[] {(byte) number});
             }
-            Consumer<byte[]> consumer = consumer(client, topic, SubscriptionType.Exclusive);
+            Consumer<byte[]> consumer = consumer(client, topic, "s", SubscriptionType.Exclusive);
             List<Message<byte[]>> messages = new ArrayList<>();
             for (int number = 0; number < 4; number++) {
                 messages.add(consumer.receive(30, TimeUnit.SECONDS));
@@ -63,13 +63,24 @@ public class AckProbe {
             txn = begin(client);
             System.out.println("> after a plain one " + outcome(consumer.acknowledgeAsync(messages.get(2).getMessageId(), txn)));
             txn.abort().get();
+            consumer = consumer(client, topic, "copies", SubscriptionType.Exclusive);
+            Message<byte[]> message = consumer.receive(30, TimeUnit.SECONDS);
+            txn = begin(client);
+            consumer.acknowledgeAsync(message.getMessageId(), txn).get();
+            txn.abort().get();
+            txn = begin(client);
+            int received = 0;
+            for (; (message = consumer.receive(1, TimeUnit.SECONDS)) != null; received++) {
+                consumer.acknowledgeAsync(message.getMessageId(), txn);
+            }
+            System.out.println("> copies " + (received > 4) + " " + outcome(txn.commit()));
         }
     }
 
     static void worker(String url, String in, String out, SubscriptionType type, long seed) throws Exception {
         Random random = new Random(seed);
         try (PulsarClient client = PulsarClient.builder().serviceUrl(url).enableTransaction(true).build()) {
-            Consumer<byte[]> consumer = consumer(client, in, type);
+            Consumer<byte[]> consumer = consumer(client, in, "s", type);
             Producer<byte[]> producer = client.newProducer().topic(out).sendTimeout(0, TimeUnit.SECONDS).create();
             int committed = 0, aborted = 0, refused = 0;
             System.out.println("> ready");

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 MAX_ENTRIES: Final = 16_384
 """Entries that are known one by one. Of more than these, the half with the lowest ids is known as ranges."""
 
-MAX_RANGES: Final = 16_384
+MAX_RANGES: Final = 65_536
 """Ranges with ids between them that were not used. Of more than these, the lowest ones become one."""
 
 MAX_CHUNKED: Final = 64
@@ -114,15 +114,18 @@ class SentIds:
         return at % 2 == 1 or (at > 0 and ranges[at - 1] >= first)
 
     def _fold(self, pairs: Iterable[tuple[int, int]]) -> None:
-        merged: list[tuple[int, int]] = []
-        for low, high in sorted([*_pairs(tuple(self._ranges or ())), *pairs]):
-            if merged and low <= merged[-1][1] + 1:
-                merged[-1] = merged[-1][0], max(merged[-1][1], high)
+        """Know these by ranges only, from now on."""
+        ranges, pairs = self._ranges or array("q"), list(pairs)
+        if ranges and pairs[0][0] <= ranges[-1]:  # ids of a program that does not count upwards
+            pairs, ranges = sorted([*_pairs(tuple(ranges)), *pairs]), array("q")
+        for low, high in pairs:
+            if ranges and low <= ranges[-1] + 1:
+                ranges[-1] = max(ranges[-1], high)
             else:
-                merged.append((low, high))
-        if (excess := len(merged) - MAX_RANGES) > 0:
-            merged[: excess + 1] = [(merged[0][0], merged[excess][1])]
-        self._ranges = array("q", [id_ for low_high in merged for id_ in low_high])
+                ranges.extend((low, high))
+        if (excess := len(ranges) // 2 - MAX_RANGES) > 0:
+            del ranges[1 : 2 * excess + 1]
+        self._ranges = ranges
 
     def check_invariants(self) -> bool:
         """Whether ranges and entries are in order, below the highest id, and not more than may be."""

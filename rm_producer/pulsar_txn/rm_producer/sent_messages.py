@@ -77,7 +77,8 @@ class SentMessages:
             text = (
                 f"producer {header.producer_name!r} has sent another message with sequence id {first} in transaction {txn_id}"
             )
-            raise Refusal(ServerError.NotAllowedError, f"{text}; abort it, and give each message an id of its own")
+            why = "or so many out of order that nobody knows"
+            raise Refusal(ServerError.NotAllowedError, f"{text}, {why}; abort it, and give each message an id of its own")
         return repeats
 
     def check_room(self, txn_id: TxnId, header: EntryHeader) -> None:
