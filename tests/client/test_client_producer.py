@@ -372,6 +372,19 @@ async def test_a_broker_that_refuses_again_and_again_is_not_hammered(broker):
         assert 2 <= len(broker.pipes) <= 6
 
 
+async def test_a_timeout_says_what_the_broker_answered_meanwhile_and_nothing_older(broker):
+    broker.on["send"] = send_error(2, "the disk is full; new data is refused until there is room")
+    async with fake_client(broker, initial_backoff=0.01, max_backoff=0.02) as client:
+        producer = await client.create_producer("t", send_timeout=0.2)
+        with pytest.raises(OperationTimeout, match=r"no receipt .* within 0\.2 s; the broker's last answer: the disk is full"):
+            await producer.send(b"x")
+        broker.on["send"] = lambda _pipe, _body: SILENCE
+        await asyncio.sleep(0.1)
+        with pytest.raises(OperationTimeout) as caught:
+            await producer.send(b"y")
+        assert "last answer" not in str(caught.value)
+
+
 @pytest.mark.seed_rows("D04")
 async def test_without_a_receipt_a_send_times_out_and_a_late_receipt_is_nobodys(broker):
     broker.on["send"] = lambda _pipe, _body: SILENCE

@@ -24,6 +24,7 @@ from .base.repeating import Repeating
 from .base.runtime import Clock, Runtime
 from .base.settings import BrokerConfig
 from .base.sorted_names import Pieces, in_order
+from .base.storage_watch import LOOK_SECONDS, StorageWatch
 from .base.turn import Turn
 from .catalog.buffer_choice import BufferChoice
 from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
@@ -85,6 +86,7 @@ class Broker:
         self.namespaces = Namespaces(store, config, self.catalog.index)
         self._clients = Clients(config, self.turn)
         self._repeating = Repeating(runtime)
+        self.storage_watch = StorageWatch(store, runtime, config.storage_stall_timeout_in_seconds)
         self.connections = self._clients.connections
         self.topics: dict[str, AnyTopic] = {}
         self.service_url = ""
@@ -139,6 +141,7 @@ class Broker:
         self.turn.meter.start()
         self._clients.start(self._repeating)
         self._repeating.every(self._sweep_seconds, self.sweep)
+        self._repeating.every(LOOK_SECONDS, self.storage_watch.look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""

@@ -18,6 +18,7 @@ from pulsar_txn.broker.base.loop_meter import Histogram
 from pulsar_txn.broker.base.repeating import Repeating
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock, Listener, Runtime
 from pulsar_txn.broker.base.settings import BrokerConfig, ConfigError
+from pulsar_txn.broker.base.storage_watch import LOOK_SECONDS, StorageWatch
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
@@ -132,6 +133,7 @@ __all__ = [
     "CHECK_HANDLERS",
     "DESCRIBE_HANDLERS",
     "LOG_FORMAT",
+    "LOOK_SECONDS",
     "MAX_PARTICIPANTS",
     "OK",
     "REFUSALS",
@@ -168,6 +170,7 @@ __all__ = [
     "Runtime",
     "ServingByLane",
     "Setting",
+    "StorageWatch",
     "TakeOvers",
     "TransactionalIds",
     "Turn",

@@ -192,6 +192,11 @@ class MemoryStore:
         """Bytes appended and not confirmed."""
         return self.pressure.bytes
 
+    @property
+    def progress(self) -> object | None:
+        """See `LogStore.progress`."""
+        return self.pressure.released if self.pressure.bytes else None
+
     async def close(self) -> None:
         """Confirm everything and close all handles. Idempotent."""
         if self._failure is None:

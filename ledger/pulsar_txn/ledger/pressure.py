@@ -11,10 +11,12 @@ DEFAULT_HIGH_WATER_BYTES: Final = 64 << 20
 class Pressure:
     """Counts bytes in flight; tells its listeners True above `high_bytes`, and False once they are below half of it."""
 
-    __slots__ = ("_callbacks", "bytes", "high", "high_bytes", "low_bytes")
+    __slots__ = ("_callbacks", "bytes", "high", "high_bytes", "low_bytes", "released")
 
     def __init__(self, high_bytes: int = DEFAULT_HIGH_WATER_BYTES) -> None:
         self.bytes = 0
+        self.released = 0
+        """How often bytes were confirmed or given up."""
         self.high = False
         self.high_bytes = high_bytes
         self.low_bytes = high_bytes // 2
@@ -33,6 +35,7 @@ class Pressure:
     def leave(self, size: int) -> None:
         """`size` bytes were confirmed, or given up."""
         self.bytes -= size
+        self.released += 1
         if self.high and self.bytes <= self.low_bytes:
             self._turn(high=False)
 

@@ -438,6 +438,10 @@ class LogStore(Protocol):
         """Bytes appended and not confirmed, over all logs."""
 
     @property
+    def progress(self) -> object | None:
+        """A value that is another one after each confirmation; None while nothing waits for one. Tells a store that hangs."""
+
+    @property
     def disk_full(self) -> bool:
         """Whether new data is refused with DiskFull until there is room."""
 

@@ -90,6 +90,7 @@ class CoordinatorConfig:
     front_keeps_proxy_through_service_url: bool = False
 
     # storage
+    storage_stall_timeout_in_seconds: int = 10
     max_store_state_bytes: int = 512 * 1024 * 1024
     ledger_provider: str = "journal"
     ledger_cluster: str | None = None

@@ -110,6 +110,8 @@ def _totals(broker: Broker, totals: _Totals) -> Iterator[tuple[str, str, float]]
     yield "pulsar_txn_ledger_pressure", "1 while clients are not read because too much is in flight.", broker.under_pressure
     yield "pulsar_txn_ledger_logs", "Logs in the store.", store.log_count
     yield "pulsar_txn_ledger_failed", "1 when the storage failed.", broker.storage_failure is not None
+    text = "Seconds for which writes wait, and nothing was confirmed."
+    yield "pulsar_txn_ledger_stalled_seconds", text, broker.storage_watch.stalled_seconds
     if hasattr(store, "sync_count"):
         yield "pulsar_txn_ledger_syncs_total", "Syncs of commit groups since the start.", store.sync_count
 

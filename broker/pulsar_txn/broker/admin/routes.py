@@ -89,6 +89,8 @@ async def _health(request: web.Request) -> web.Response:
     if broker.store.disk_full:
         text = "the disk is full: new messages and transactions are refused, acknowledgements and ends go on"
         return failed(503, f"{text}; make room, and they are taken again")
+    if (complaint := broker.storage_watch.complaint()) is not None:
+        return failed(503, f"{complaint}; look at the disk")
     return web.Response(text="ok")
 
 

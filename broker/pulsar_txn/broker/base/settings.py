@@ -66,6 +66,7 @@ class BrokerConfig:
 
     # storage
     ledger_provider: str = "journal"
+    storage_stall_timeout_in_seconds: int = 10  # ours
     max_store_state_bytes: int = 512 * 1024 * 1024  # ours: topics, subscriptions, acknowledgements, metadata in memory
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_max_size_per_ledger_mbytes: int = 64  # Pulsar: 2048; the unit in which acknowledged entries go

@@ -81,6 +81,8 @@ class PartitionProducer:
         self._failure: PulsarError | None = None
         self._epoch = 0
         self._connection: Connection | None = None
+        self._last_refusal: tuple[float, PulsarError | None] = (0.0, None)
+        """When the broker refused a send that is sent again, and why."""
         self._sealer = Sealer(self.id, options, encryptor_for(options, core.runtime))
         self._builders: dict[object, Builder] = {}  # those with an open batch in the order of their first messages
         self._fates: WeakKeyDictionary[Enlisting, Fate] = WeakKeyDictionary()
@@ -477,6 +479,7 @@ class PartitionProducer:
         if isinstance(error, (ProducerFenced, TopicTerminatedError)):
             self._attachment.fail(error)
         elif error.retriable or isinstance(error, ChecksumError):
+            self._last_refusal = self._core.runtime.monotonic(), error
             if self._connection is not None:
                 self._connection.close(ConnectionLost(f"a send was refused: {error}", endpoint=self._connection.endpoint))
         else:
@@ -515,13 +518,19 @@ class PartitionProducer:
                 self._settle(each, error)
         self._budget.wake_all()
 
+    def _no_receipt(self, since: float) -> str:
+        """The text of a timeout, with what the broker has said meanwhile."""
+        text = f"no receipt from {self.topic} within {self._options.send_timeout:g} s"
+        refused_at, refusal = self._last_refusal
+        return text if refusal is None or refused_at < since else f"{text}; the broker's last answer: {refusal}"
+
     # --- the one timer ------------------------------------------------------------------------------------------------
 
     def _on_due(self, now: float) -> None:
         while self._pending and self._pending[0].deadline <= now:
             seconds = self._options.send_timeout
-            error = OperationTimeout(f"no receipt from {self.topic} within {seconds:g} s", maybe_processed=True)
-            self._settle(self._pending.popleft(), error)
+            pending, error = self._pending.popleft(), OperationTimeout(self._no_receipt(now - seconds), maybe_processed=True)
+            self._settle(pending, error)
         following = self._pending[0].deadline if self._pending else math.inf
         for builder in list(self._builders.values()):
             if builder.futures and not builder.waits_for_registration:

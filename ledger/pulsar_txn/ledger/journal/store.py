@@ -203,6 +203,11 @@ class JournalStore:
         return self.pressure.bytes
 
     @property
+    def progress(self) -> object | None:
+        """See `LogStore.progress`: where the newest durable frame ends."""
+        return None if self.writer.idle else self.writer.durable_end
+
+    @property
     def disk_full(self) -> bool:
         """Whether new data is refused with DiskFull until there is room."""
         return self.segment_files.scarce

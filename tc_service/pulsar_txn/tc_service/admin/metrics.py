@@ -37,6 +37,8 @@ async def _of_service(service: CoordinatorService) -> AsyncIterator[Metric]:
     yield gauge("pulsar_active_connections", "Connections of clients.", none, len(service.connections))
     failed = service.storage_failure is not None
     yield gauge("pulsar_txn_ledger_failed", "1 when the storage failed.", none, failed)
+    text = "Seconds for which writes wait, and nothing was confirmed."
+    yield gauge("pulsar_txn_ledger_stalled_seconds", text, none, service.storage_watch.stalled_seconds)
     for part in (
         of_coordinators(service.coordinators, none, service.turn.clock.now_ms()),
         _of_decisions(service),

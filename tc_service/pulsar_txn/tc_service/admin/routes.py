@@ -76,13 +76,15 @@ async def _health(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     if service.storage_failure is not None:
         return failed(503, f"storage failed: {service.storage_failure}; start the coordinator again when the disk is well")
+    if (complaint := service.storage_watch.complaint()) is not None:
+        return failed(503, f"{complaint}; look at the disk, or at the cluster that has the log")
     return web.Response(text="ok")
 
 
 async def _ready(request: web.Request) -> web.Response:
     """GET: 200 once each coordinator serves here, or is known to be led by another instance."""
     service = request.app[SERVICE]
-    if service.storage_failure is not None:
+    if service.storage_failure is not None or service.storage_watch.complaint() is not None:
         return await _health(request)
     all_of_them = range(len(service.coordinators))
     if not all_of_them:

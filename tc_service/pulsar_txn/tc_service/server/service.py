@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from pulsar_txn.broker.serving import (
+    LOOK_SECONDS,
     BrokerConfig,
     Clients,
     Clock,
@@ -18,6 +19,7 @@ from pulsar_txn.broker.serving import (
     Repeating,
     Runtime,
     ServingByLane,
+    StorageWatch,
     TakeOvers,
     TransactionalIds,
     Turn,
@@ -86,6 +88,7 @@ class CoordinatorService:
         self.on_change: Callable[[], None] = lambda: None
         self._clients = Clients(self.config, self.turn)
         self._repeating = Repeating(runtime)
+        self.storage_watch = StorageWatch(store, runtime, config.storage_stall_timeout_in_seconds)
         self._store = store
         self._lease_seconds = config.transaction_client_lease_in_seconds
         self.connections = self._clients.connections
@@ -157,6 +160,7 @@ class CoordinatorService:
         self.turn.meter.start()
         self._clients.start(self._repeating)
         self._repeating.every(self._lease_seconds / _RENEWALS_PER_LEASE, self._renew)
+        self._repeating.every(LOOK_SECONDS, self.storage_watch.look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""

@@ -200,6 +200,11 @@ class TopicStore:
         return self.pressure.bytes
 
     @property
+    def progress(self) -> object | None:
+        """See `LogStore.progress`."""
+        return self.pressure.released if self.pressure.bytes else None
+
+    @property
     def disk_full(self) -> bool:
         """Brokers do not say it."""
         return False
