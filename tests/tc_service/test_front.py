@@ -146,6 +146,14 @@ async def test_after_a_crash_decisions_are_told_again_and_repeats_are_answered_a
     await client.until(lambda: (OUT, None, "ABORT") in bench.clusters["east"].ends)
 
 
+async def test_any_timeout_is_taken_as_by_the_brokers_own_coordinators(benches: Any) -> None:
+    bench = await benches().start()
+    client = await bench.joined()
+    txn = await client.new_txn(timeout_ms=7 * 24 * 3600 * 1000)
+    await client.add_topics(txn, OUT)
+    await client.end(txn)
+
+
 # ---- what it passes on
 
 

@@ -253,7 +253,8 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
 
 def _make_front_coordinator(config: CoordinatorConfig, tc_id: int) -> TransactionCoordinator:
     ids = PulsarIds(first_least=config.front_first_transaction)
-    return TransactionCoordinator(tc_id, ids=ids, has_lives=True, **_limits(config))
+    limits = _limits(config) | {"max_timeout_ms": 2**63 - 1}  # the brokers' own coordinators take any timeout
+    return TransactionCoordinator(tc_id, ids=ids, has_lives=True, **limits)
 
 
 def _limits(config: CoordinatorConfig) -> dict[str, Any]:
