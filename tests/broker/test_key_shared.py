@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from pulsar_txn.broker.dispatch.slot_replay import SlotReplay
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hashing import KEY_SLOTS, murmur3_32
+from pulsar_txn.wire.ids import TxnAction, TxnId
 
 KEY_SHARED = 3
 
@@ -259,3 +261,71 @@ async def test_twenty_thousand_entries_that_come_back_are_offered_without_lookin
             await other.settle(4)
     assert sum(map(len, other.messages.values())) >= 1000
     assert held.longest_seconds < LONGEST_SECONDS, held
+
+
+# --- keys of open transactions ----------------------------------------------------------------------------------------
+
+
+async def pending(bench: Any) -> tuple[RawClient, TxnId]:
+    """A client whose consumer acknowledged the first message of a key in an open transaction, and the transaction."""
+    client = bench.client()
+    await client.producer("a")
+    await client.subscribe("a", kind=KEY_SHARED, consumer_name="one")
+    txn = await client.new_txn(timeout_ms=600_000)
+    await client.add_subscriptions(txn, (FULL + "a", "s"))
+    await client.sent(b"0", key="k")
+    await client.ack(await client.receive(), txn=txn)
+    return client, txn
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("how", ["leaves", "leaves another", "crash"])
+async def test_a_key_waits_for_the_transaction_that_acknowledged_its_first_message(bench: Any, how: str, commits: bool) -> None:
+    """PIP-282: the key is draining until the acknowledgement is decided, also when its consumer is gone."""
+    client, txn = await pending(bench)
+    other = bench.client()
+    if how == "leaves another":
+        await other.subscribe("a", kind=KEY_SHARED, consumer_name="two")
+    if how == "crash":
+        await bench.crash()
+    else:
+        client.drop()
+    client = bench.client()
+    await client.request("tcClientConnectRequest", tc_id=txn.most)
+    if how != "leaves another":
+        other = bench.client()
+        await other.subscribe("a", kind=KEY_SHARED, consumer_name="two")
+    await client.producer("a")
+    for payload in (b"1", b"2"):
+        await client.sent(payload, key="k")
+    await client.sent(b"x", key="another key")
+    assert await other.payloads(1) == [b"x"]
+    await other.nothing()
+    await client.end(txn, TxnAction.COMMIT if commits else TxnAction.ABORT)
+    wanted = [b"1", b"2"] if commits else [b"0", b"1", b"2"]
+    assert await other.payloads(len(wanted)) == wanted
+
+
+async def test_ten_thousand_messages_of_a_key_that_waits_are_not_looked_at_each_time(bench: Any) -> None:
+    client = bench.client()
+    await client.producer("a")
+    await client.subscribe("a", kind=KEY_SHARED, consumer_name="one", permits=100_000)
+    txn = await client.new_txn(timeout_ms=600_000)
+    await client.add_subscriptions(txn, (FULL + "a", "s"))
+    for _ in range(10_000):
+        client.send(b"x", key="k")
+    held = [await client.receive() for _ in range(10_000)]
+    await client.ack(*held, txn=txn)
+    client.drop()
+    other = bench.client()
+    await other.subscribe("a", kind=KEY_SHARED, consumer_name="two", permits=100_000)
+    await other.request("tcClientConnectRequest", tc_id=txn.most)
+    await other.producer("a")
+    begun = time.perf_counter()
+    for _ in range(1000):
+        other.send(b"after", key="k")
+    await other.settle()
+    await other.nothing()
+    await other.abort(txn)
+    assert await other.payloads(11_000) == [b"x"] * 10_000 + [b"after"] * 1000
+    assert time.perf_counter() - begun < 20

@@ -3,6 +3,9 @@
 Each consumer owns slots of the key space: by a hash ring of the consumers' names (auto split), or the ranges that it asked
 for (sticky). When ownership moves, a slot stays with whoever still holds entries of it unacknowledged; entries that cannot
 go out for that reason, or for lack of permits, wait in the replay, and later entries of their slot wait after them.
+
+An entry that an open transaction acknowledged holds its slot as well: its consumer holds it while it is connected, and the
+transaction when it is not. An abort brings it back, and it goes out before what follows it.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._owners: SlotOwners = StickyRanges() if sticky else HashRing()
         self._slots: dict[Position, int] = {}
         self._holders: dict[int, tuple[Consumer, int]] = {}
+        self._undecided: set[Position] = set()  # acknowledged in open transactions, and with no consumer
+        self._draining: dict[int, list[Position]] = {}  # the same by slot, as heaps; what is decided is passed over
         self._able: set[Consumer] = set()
         self.replay = SlotReplay(self._slots, self._owners.owner)
 
@@ -77,14 +82,18 @@ class KeySharedDispatcher(SharedDispatcher):
         super().remove(consumer)
         self.replay.owners_changed()
         if not self.consumers:
-            self._slots.clear()
-            self._holders.clear()
+            self._forget()
 
     def rewind(self) -> None:
         """Slots are read again with their entries."""
         super().rewind()
+        self._forget()
+
+    def _forget(self) -> None:
         self._slots.clear()
         self._holders.clear()
+        self._undecided.clear()
+        self._draining.clear()
 
     def _dispatch(self) -> None:
         if self._returning:
@@ -127,7 +136,7 @@ class KeySharedDispatcher(SharedDispatcher):
             if found is not None:
                 position, slot = found
                 holder = holders.get(slot)
-                if holder is not None and holder[0] is not consumer:
+                if (holder is not None and holder[0] is not consumer) or self._drains(slot, position):
                     replay.hold(slot)
                 else:
                     data = self._entry(position)
@@ -161,11 +170,11 @@ class KeySharedDispatcher(SharedDispatcher):
             slot = sticky_slot(data)
         taker = self._owners.owner(slot)
         holder = self._holders.get(slot)
-        is_free = holder is None or holder[0] is taker
+        is_free = (holder is None or holder[0] is taker) and not self._drains(slot, position)
         if taker is not None and taker in self._able and self._can_take(taker) and is_free and not self.replay.is_waiting(slot):
             self._send_or_drop(taker, slot, position, data, indexes)
         elif self._prepare(position, data, indexes) is None:
-            self._drop(position)
+            self._drop(position, slot)
         else:
             self._slots[position] = slot
             if position in self.replay:
@@ -176,8 +185,9 @@ class KeySharedDispatcher(SharedDispatcher):
     def _send_or_drop(self, taker: Consumer, slot: int, position: Position, data: bytes, indexes: int | None) -> None:
         delivery = self._prepare(position, data, indexes)
         if delivery is None:
-            self._drop(position)
+            self._drop(position, slot)
             return
+        self._drain(slot, position)
         self.replay.discard(position)
         self._slots[position] = slot
         if position not in taker.unacked:
@@ -188,9 +198,47 @@ class KeySharedDispatcher(SharedDispatcher):
         if self._is_full():
             self._able.clear()
 
-    def _drop(self, position: Position) -> None:
+    def _drop(self, position: Position, slot: int) -> None:
         self.replay.discard(position)
-        self._slots.pop(position, None)
+        if not self._drain(slot, position):
+            self._slots.pop(position, None)
+
+    # ---- slots of open transactions
+
+    def _drains(self, slot: int, position: Position) -> bool:
+        """Whether an open transaction has an earlier entry of this slot that no consumer holds."""
+        earliest = self._draining.get(slot)
+        if earliest is None:
+            return False
+        while earliest and earliest[0] not in self._undecided:
+            heapq.heappop(earliest)
+        if not earliest:
+            del self._draining[slot]
+        return bool(earliest) and earliest[0] < position
+
+    def _drain(self, slot: int, position: Position) -> bool:
+        """What follows this entry waits, if an open transaction acknowledged (a part of) it that no consumer holds."""
+        handle = self.subscription.pending_ack
+        pending = 0 if handle is None else handle.pending(position)
+        if not pending or any(pending & each.unacked.get(position, 0) for each in self.consumers):
+            return False
+        self._slots[position] = slot
+        if position not in self._undecided:
+            self._undecided.add(position)
+            heapq.heappush(self._draining.setdefault(slot, []), position)
+        return True
+
+    def _decided(self, position: Position) -> None:
+        """The transaction has ended."""
+        if position in self._undecided:
+            self._undecided.discard(position)
+            self.replay.release(self._slots[position])
+            self.wake()
+
+    def release(self, position: Position, indexes: int | None) -> None:
+        """What a transaction gave back goes out before what follows it."""
+        super().release(position, indexes)
+        self._decided(position)
 
     def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
         return False  # the chunks of a message have one key, or one sequence id: one slot
@@ -217,5 +265,6 @@ class KeySharedDispatcher(SharedDispatcher):
     def settled(self, position: Position, indexes: int | None) -> None:
         """The slot of an entry that is done with is forgotten."""
         super().settled(position, indexes)
+        self._decided(position)
         if self.subscription.cursor.is_deleted(position):
             self._slots.pop(position, None)

@@ -100,7 +100,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
         self._block = AsyncManagedTransaction(unit, eager=self._eager, ambient=self.ambient)
         inside.check_open()
         unit.looks_for_input(inside.core)
-        await inside.ready(self._max_messages, self._max_wait)
+        await inside.ready(self._max_messages, self._max_wait, unit)
         messages = inside.take(self._max_messages, unit, whole=True)
         try:
             txn = await self._block.__aenter__()

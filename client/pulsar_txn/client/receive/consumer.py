@@ -151,6 +151,10 @@ class AsyncConsumer(Generic[T]):
                 break
             if taken := inside.take(1, unit):
                 return taken[0]
+            if unit is not None and inbox.keys is not None:  # what is queued has keys that other units have
+                deadline = deadline or inside.deadline(timeout, "timeout")
+                if not await inside.wait(1, deadline, unit):
+                    raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
         message = inbox.queue.popleft()
         part = message.entry.consumer
         part.last = message
@@ -173,7 +177,7 @@ class AsyncConsumer(Generic[T]):
         if unit is not None:
             unit.looks_for_input(inside.core)
         while True:
-            await inside.ready(max_messages, max_wait)
+            await inside.ready(max_messages, max_wait, unit)
             taken = inside.take(max_messages, unit)
             if taken or max_wait is not None:  # a thread of the blocking client may have been faster
                 return taken

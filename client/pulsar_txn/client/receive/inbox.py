@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.net.runtime import Guard
+from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message, Source
 from pulsar_txn.wire.ids import Position
 
@@ -36,6 +37,8 @@ class Inbox(Generic[T]):
         """From how many partitions messages come."""
         self.only: Source | None = None
         """The partition, when there is one and there never was another."""
+        self.keys: KeyOrder | None = None
+        """Which unit has which key, on Key_Shared."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -47,6 +50,8 @@ class Inbox(Generic[T]):
                 self.queue.extend(messages)
         else:
             self.queue.extend(messages)
+        if self.keys is not None:
+            self.keys.came(messages)
         if self._waiters:
             self.wake()
 
@@ -114,6 +119,8 @@ class Inbox(Generic[T]):
 
     def wake(self) -> None:
         """Let those go on for whom there is enough."""
+        if self.keys is not None:
+            self.keys.wake()
         ready = len(self.queue)
         while self._waiters and (ready >= self._waiters[0][1] or self.failure is not None):
             waiter, needed = self._waiters.popleft()
@@ -136,6 +143,22 @@ class Inbox(Generic[T]):
         """As `take`, entries as a whole where `max_messages` allows it."""
         with self.guard:  # what another thread takes comes before all of it, or after
             return self.take(whole_entries(self.queue, max_messages))
+
+    def take_these(self, those: Sequence[Message[T]], most: int, *, whole: bool) -> list[Message[T]]:
+        """Up to `most` of these that are queued, in this order; see `take_whole`."""
+        with self.guard:
+            taken = list(those[: whole_entries(those, most) if whole else most])
+            if all(here is message for here, message in zip(self.queue, taken, strict=False)):
+                for _ in taken:
+                    self.queue.popleft()
+            else:
+                chosen = {id(message) for message in taken}
+                self.queue = deque(message for message in self.queue if id(message) not in chosen)
+            self.received += len(taken)
+            for message in taken:
+                message.entry.consumer.last = message
+        self._give_permits_back(taken)
+        return taken
 
     def take_matching(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
         """Those that match, which do not count as received."""

@@ -20,8 +20,9 @@ from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.interceptors import ConsumerChain
 from pulsar_txn.client.receive.joined import Inputs
+from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
 from pulsar_txn.client.receive.redelivery import AckTimeouts, NackTracker
@@ -58,6 +59,8 @@ class Inside(Generic[T]):
         self.subscription = subscription
         self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
         self.inbox: Inbox[T] = Inbox()
+        if options.consumer_type is ConsumerType.KEY_SHARED:
+            self.inbox.keys = KeyOrder(self.inbox, core.runtime)
         self.is_closed = False
         policy = options.dead_letter_policy
         if policy is not None and policy.dead_letter_topic is None:
@@ -91,7 +94,7 @@ class Inside(Generic[T]):
             beside=beside,
         )
         self.settling = Settling(self.parts, self.inbox, options, self.nacks, self.timeouts, self.letters, self.chain)
-        self.inputs = Inputs(self.parts)
+        self.inputs = Inputs(self.parts, self.inbox)
         self._id = core.next_resource_id()
         self._outside = outside
         self._closing: asyncio.Task[None] | None = None
@@ -163,12 +166,14 @@ class Inside(Generic[T]):
         seconds = number_of_seconds(timeout, what)
         return None if seconds == math.inf else self.core.runtime.monotonic() + seconds
 
-    async def wait(self, messages: int, deadline: float | None) -> bool:
-        """Until so many are queued; False when the time is over before."""
+    async def wait(self, messages: int, deadline: float | None, unit: Enlisting | None = None) -> bool:
+        """Until so many are queued, which the unit may have; False when the time is over before."""
         self.core.check_here()
         for part in self.parts:
             part.flush_permits()
-        return await self.inbox.wait(messages, deadline)
+        if unit is None or self.inbox.keys is None:
+            return await self.inbox.wait(messages, deadline)
+        return await self.inbox.keys.wait(unit, messages, deadline)
 
     def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
         """How many messages `receive_many` waits for."""
@@ -180,14 +185,14 @@ class Inside(Generic[T]):
             most = max(1, sum(part.room for part in self.parts))
         return min(max_messages, most)
 
-    async def ready(self, max_messages: int, max_wait: float | timedelta | None) -> None:
-        """Wait as `receive_many` does."""
+    async def ready(self, max_messages: int, max_wait: float | timedelta | None, unit: Enlisting | None = None) -> None:
+        """Wait as `receive_many` does, for what the unit may have."""
         enough = self.enough(max_messages, max_wait)
         if max_messages < 1:
             raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
-        if len(self.inbox.queue) < enough:
+        if len(self.inbox.queue) < enough or (unit is not None and self.inbox.keys is not None):
             self.inbox.check()
-            await self.wait(enough, self.deadline(max_wait, "max_wait"))
+            await self.wait(enough, self.deadline(max_wait, "max_wait"), unit)
 
     def take(self, max_messages: int, unit: Enlisting | None, *, whole: bool = False) -> list[Message[T]]:
         """Up to so many of those that are queued; they join the unit, if there is one. `whole`: entries as a whole.
@@ -198,9 +203,15 @@ class Inside(Generic[T]):
         if unit is not None:
             joined = self.inputs.of(unit)
             unit.join(self.core, joined)
-        taken = self.inbox.take_whole(max_messages) if whole else self.inbox.take(max_messages)
+        keys = self.inbox.keys
+        if unit is not None and keys is not None:
+            taken = keys.take(unit, max_messages, whole=whole)
+        else:
+            taken = self.inbox.take_whole(max_messages) if whole else self.inbox.take(max_messages)
         if joined is not None and taken:
             taken = joined.add(taken)
+            if unit is not None and keys is not None:
+                keys.given(unit, taken)
         if self.is_observed and taken:
             self.observe(taken)
         return taken

@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 
 from pulsar_txn.client.errors import ConnectionLost
 from pulsar_txn.client.receive.acknowledging import Share
+from pulsar_txn.client.receive.inbox import Inbox
+from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message, runs
 from pulsar_txn.client.receive.owners import Hold, bit_of
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
@@ -19,7 +21,7 @@ from pulsar_txn.client.txn.enlist import Enlisting
 class Joined:
     """What one transaction has received from one consumer; the transaction calls `acknowledge` and `bring_back`."""
 
-    def __init__(self, txn: Enlisting, parts: Parts) -> None:
+    def __init__(self, txn: Enlisting, parts: Parts, keys: KeyOrder | None) -> None:
         self.is_acknowledging = False
         """Whether the commit has begun."""
         self.keeps = False
@@ -30,6 +32,7 @@ class Joined:
         """The number of messages that joined."""
         self._txn = weakref.ref(txn)  # a transaction that nobody has any more is to be collected
         self._parts = parts
+        self._keys = keys
         self._shares: dict[PartitionConsumer, Share] = {}
 
     def add(
@@ -77,6 +80,8 @@ class Joined:
         seconds = None if left is None else left.remaining
         acknowledged = self.is_acknowledging or any(share.requests for share in self._shares.values())
         self.are_kept = self.keeps and not acknowledged and self._held() == self.size
+        if left is not None and self._keys is not None:
+            self._keys.come_again(left, seconds)
         for part, share in self._shares.items():
             part.acks.bring_back(share, seconds, keep=self.are_kept)
 
@@ -88,13 +93,14 @@ class Joined:
 class Inputs:
     """What open transactions have received from one consumer."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, inbox: Inbox[Any]) -> None:
         self._parts = parts
+        self._inbox = inbox
         self._of: WeakKeyDictionary[Enlisting, Joined] = WeakKeyDictionary()
 
     def of(self, txn: Enlisting) -> Joined:
         """The input of a transaction."""
         joined = self._of.get(txn)
         if joined is None:
-            joined = self._of[txn] = Joined(txn, self._parts)
+            joined = self._of[txn] = Joined(txn, self._parts, self._inbox.keys)
         return joined

@@ -489,6 +489,8 @@ class PartitionConsumer:
         if letters is None or entry.redelivery_count <= letters.limit:
             return False
         letters.bury_soon(self, entry.position, messages, functools.partial(self.acks.with_receipt, cumulative=False))
+        if self.inbox.keys is not None:
+            self.inbox.keys.left(messages)
         return True
 
     def _hand_out_again(self, messages: Sequence[Message[Any]]) -> None:

@@ -203,9 +203,13 @@ class Recall:
             expected[0].cancel()
 
     def _ask_for_rest(self, ticket: Wanted) -> int:
+        return self.ask_for(list(ticket.entries))
+
+    def ask_for(self, positions: Sequence[Position]) -> int:
+        """Ask for whole entries now; the tenure in which that was, NOBODY without a connection."""
         if self._line.connection is None:
             return NOBODY
-        self._ask_for(list(ticket.entries))
+        self._ask_for(positions)
         return self.tenure
 
     # --- keeping order ------------------------------------------------------------------------------------------------

@@ -145,6 +145,8 @@ class Settling:
                 hint="abort the transaction, its messages come again by themselves",
             )
         wanted = part.owners.leave(position, bit_of(index))
+        if isinstance(message, Message):
+            self._leave_keys([message])
         if self._timeouts is not None:
             self._timeouts.settled(part.id, [place], cumulative=False)
         self.refused += 1
@@ -187,6 +189,7 @@ class Settling:
 
     def give_back(self, messages: Sequence[Message[Any]]) -> None:
         """See `AsyncConsumer.give_back`."""
+        self._leave_keys(messages)
         for part, entries in self.entries(messages).items():
             for position, (bits, _, _) in entries.items():
                 part.owners.leave(position, bits)
@@ -205,9 +208,14 @@ class Settling:
 
     def leave_out(self, messages: Sequence[Message[Any]]) -> None:
         """See `AsyncConsumer.leave_out`."""
+        self._leave_keys(messages)
         for part, entries in self.entries(messages).items():
             for position, (bits, _, _) in entries.items():
                 part.owners.leave(position, bits)
+
+    def _leave_keys(self, messages: Iterable[Message[Any]]) -> None:
+        if self._inbox.keys is not None:
+            self._inbox.keys.left(messages)
 
     # --- where messages are -------------------------------------------------------------------------------------------
 
