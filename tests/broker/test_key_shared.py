@@ -306,6 +306,21 @@ async def test_a_key_waits_for_the_transaction_that_acknowledged_its_first_messa
     assert await other.payloads(len(wanted)) == wanted
 
 
+async def test_a_key_goes_on_at_once_after_a_commit_that_the_cursor_has_not_stored_yet(bench: Any) -> None:
+    """The pending acknowledgement stays until the cursor is durable; the key waited for it, and nobody woke it."""
+    client, txn = await pending(bench)
+    other = bench.client()
+    await other.producer("a")
+    await other.sent(b"1", key="k")
+    await client.end(txn)
+    bench.store.auto_confirm = False
+    client.drop()
+    await other.subscribe("a", kind=KEY_SHARED, consumer_name="two")
+    bench.store.auto_confirm = True
+    bench.store.wake()
+    assert await other.payloads(1) == [b"1"]
+
+
 async def test_ten_thousand_messages_of_a_key_that_waits_are_not_looked_at_each_time(bench: Any) -> None:
     client = bench.client()
     await client.producer("a")

@@ -218,8 +218,11 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _drain(self, slot: int, position: Position) -> bool:
         """What follows this entry waits, if an open transaction acknowledged (a part of) it that no consumer holds."""
-        handle = self.subscription.pending_ack
-        pending = 0 if handle is None else handle.pending(position)
+        handle, cursor = self.subscription.pending_ack, self.subscription.cursor
+        pending = 0 if handle is None or cursor.is_deleted(position) else handle.pending(position)
+        left = cursor.ack_set(position) if pending else None
+        if left is not None:
+            pending &= left  # what is committed stays pending until the cursor's move is durable
         if not pending or any(pending & each.unacked.get(position, 0) for each in self.consumers):
             return False
         self._slots[position] = slot
