@@ -96,6 +96,7 @@ MINUTES ?= 30
 soak: $(READY) ## the largest sizes, crashes under Spark's sinks and of stock brokers, then the black-box chain for MINUTES=30; ARGS: see tests/chain/run_chain.py
 	PULSAR_TXN_SOAK=1 $(PY) -m pytest tests --ignore=tests/mutants -m soak
 	$(PY) tests/chain/run_chain.py --minutes $(MINUTES) --seconds 60 $(ARGS)
+	$(PY) tests/chain/run_chain.py --minutes $(MINUTES) --seconds 60 --clients ours java go $(ARGS)
 
 bench: $(READY) ## our broker beside stock Pulsar, in turns
 	$(PY) $(BENCH) $(ARGS)

@@ -64,6 +64,8 @@ def main() -> int:
         problems = asyncio.run(demo.run())
     except KeyboardInterrupt:
         console.print("interrupted; all processes are ended")
+        if (folder / "index.html").exists():
+            console.print(f"what happened until then: {folder / 'index.html'}", soft_wrap=True)
         return 130
     except BaseExceptionGroup as group:
         failed = group.subgroup(DemoFailedError)
@@ -75,7 +77,9 @@ def main() -> int:
     for problem in problems:
         console.print(f"[bold red]✗[/] {problem}", soft_wrap=True)
     verdict = "[bold red]FAILED[/]" if problems else "[bold green]all totals agree to the cent[/]"
-    console.print(f"{verdict} · {time.monotonic() - begin:.0f} s · {folder / 'index.html'}", soft_wrap=True)
+    report = folder / "index.html"
+    where = report if report.exists() else f"there is no report; the logs are in {folder}"
+    console.print(f"{verdict} · {time.monotonic() - begin:.0f} s · {where}", soft_wrap=True)
     return 1 if problems else 0
 
 

@@ -16,7 +16,8 @@ from typing import Final
 
 import attrs
 from crash import RANDOM, note_kill, read_log
-from processes import Broker, Child, DemoFailedError, processes_below
+from patience import Patience
+from processes import Broker, Child, processes_below
 
 BROKER_POINT: Final = "broker.before_last_marker"
 TASK_POINT: Final = "sink.write.end"
@@ -24,7 +25,6 @@ ENDING_POINT: Final = "sink.commit.after_end_txn_sent"
 UNENDED_POINT: Final = "sink.commit.after_publish"
 
 _POLL_SECONDS: Final = 0.05
-_RECOVERY_SECONDS: Final = 300.0
 _DELAY_SECONDS: Final = (0.2, 2.0)
 """A random moment is this long after the recovery from the kill before."""
 
@@ -111,13 +111,16 @@ class Chaos:
         return len(self.pids("executor")) == 2 and (self._broker is None or self._broker.child.pid is not None)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        try:
-            async with asyncio.timeout(_RECOVERY_SECONDS):
-                while not holds():  # noqa: ASYNC110 - what it asks for sets no event
-                    await asyncio.sleep(_POLL_SECONDS)
-        except TimeoutError:
-            last = f"the last lines of the job:\n{self._job.tail()}"
-            raise DemoFailedError(f"nobody has {what} in {_RECOVERY_SECONDS:.0f} s; {last}") from None
+        most = 0
+
+        def signs() -> tuple[int, int, int]:
+            nonlocal most
+            most = max(most, len(self.pids("driver")) + len(self.pids("executor")))
+            return self._newest(), len(read_log(self._log)), most
+
+        patience = Patience(signs)
+        last = lambda: f"nobody has {what}; the last lines of the job:\n{self._job.tail()}\n"  # noqa: E731
+        await patience.until(holds, last, _POLL_SECONDS)
 
     def _arm(self, point: str) -> None:
         if point == BROKER_POINT:

@@ -12,6 +12,7 @@ from typing import Final
 from chaos import BROKER_POINT, ENDING_POINT, UNENDED_POINT, Chaos, armed, broker_armed, schedule
 from crash import Kill, read_log
 from main_result import Found, MainResult
+from patience import Patience
 from processes import Broker, Child, Supervisor
 from runs import KillReport, Stage, lines_of, topics_of
 from watch import Arrival, Seen, follow_batches, publish_times, read_topic
@@ -21,8 +22,6 @@ from pulsar_txn.client import AsyncClient, TransactionState
 _SECONDS: Final = {"small": 40.0, "all": 150.0}
 _SECONDS_OF_A_MONTH: Final = 75.0
 """About how long flights come in: the publisher's rate follows from it."""
-
-_SEEN_SECONDS: Final = 90.0
 
 
 class MainJob:
@@ -122,18 +121,21 @@ class MainJob:
     def _seen(self, topic: str) -> int:
         return sum(arrival.rows for arrival in self._arrivals.get(topic, {}).values())
 
+    def _settled_flights(self) -> int:
+        return self._seen(self.topics.settlements) + self._seen(self.topics.refused)
+
     async def _show(self) -> None:
         while True:
-            settled = self._seen(self.topics.settlements) + self._seen(self.topics.refused)
-            self._stage.progress("Spark settles", settled, self._stage.input.flights)
+            self._stage.progress("Spark settles", self._settled_flights(), self._stage.input.flights)
             await asyncio.sleep(0.1)
 
     async def _until_all_is_seen(self) -> None:
         """Until readers have every flight, and totals over as many; the checks say what is missing otherwise."""
-        until = time.monotonic() + _SEEN_SECONDS
-        while time.monotonic() < until:
-            seen = self._seen(self.topics.settlements) + self._seen(self.topics.refused)
-            if seen >= self._stage.input.flights and await self._summed() >= len(self._stage.input.truth):
+        summed = 0
+        patience = Patience(lambda: (summed, self._settled_flights(), self._newest()))
+        while not patience.is_over():
+            summed = await self._summed()
+            if self._settled_flights() >= self._stage.input.flights and summed >= len(self._stage.input.truth):
                 return
             await asyncio.sleep(0.2)
 
@@ -202,10 +204,15 @@ class MainJob:
         newest = max((number for number, arrival in arrivals.items() if arrival.first_ms <= time_ms), default=-1)
         return min((arrival.first_ms for number, arrival in arrivals.items() if number > newest + 1), default=None)
 
+    @property
+    def kills(self) -> list[KillReport]:
+        """Those so far."""
+        return list(self._reports.values())
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def _result(self, rows: Mapping[str, list[Seen]], published: list[int], seconds: float) -> MainResult:
-        kills = list(self._reports.values())
+        kills = self.kills
         found = Found(self.topics, rows, self._arrivals, [report.kill for report in kills])
         return MainResult(
             settlements=found.compared(self.topics.settlements, self._stage.input),

@@ -22,7 +22,6 @@ from crash import Kill, read_log
 
 HERE: Final = Path(__file__).resolve().parent
 _POLL_SECONDS: Final = 0.02
-_READY_SECONDS: Final = 60.0
 _STARTS_AT_MOST: Final = 10
 
 
@@ -137,9 +136,9 @@ class Broker:
         self.ready_file.unlink(missing_ok=True)
         self.child.start()
         while not self.ready_file.exists():
-            if self.child.pid is None or time.monotonic() - begin > _READY_SECONDS:
+            if self.child.pid is None:
                 raise DemoFailedError(f"{self.child.name} did not get ready; its last lines:\n{self.child.tail()}")
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)  # `Demo` gives up when nothing moves
         return time.monotonic() - begin
 
 

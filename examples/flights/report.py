@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Final
 
+import attrs
 import main_plots
 import plots
 from checks import Findings, cents
@@ -153,9 +154,27 @@ def _fastest(run: MainResult) -> str | None:
     )
 
 
-def write_report(path: Path, known: Input, main: MainResult | None, runs: Sequence[Run], problems: Sequence[str]) -> None:
-    """Write it; all checks are done."""
+@attrs.frozen
+class Early:
+    """What there is to tell of a demo that ended before its checks: how far each run was, what was said, and who was killed."""
+
+    progress: Sequence[str]
+    said: Sequence[str]
+    kills: Sequence[KillReport]
+
+
+def write_report(
+    path: Path,
+    known: Input,
+    main: MainResult | None,
+    runs: Sequence[Run],
+    problems: Sequence[str],
+    early: Early | None = None,
+) -> None:
+    """Write it. All checks are done, or with `early` those of the runs that had ended."""
     verdict = "All totals agree to the cent." if not problems else f"{len(problems)} checks failed."
+    if early is not None:
+        verdict = "The demo did not finish. This is what happened until then."
     picture = _drawing((HERE / "pipeline.svg").read_text(encoding="utf-8"))
     parts = [
         f"<h1>{known.flights:,} flights, settled in transactions</h1>",
@@ -166,14 +185,28 @@ def write_report(path: Path, known: Input, main: MainResult | None, runs: Sequen
         _table(RESULTS, [*([main_row(main)] if main is not None else []), *map(results_row, runs)]),
         _ON_TRUTH,
     ]
+    if early is not None:
+        parts += _early_scene(early)
     if main is not None:
         parts += _main_scene(main)
-    parts += _worker_scene(runs[0])
-    parts += _counter_scene(main, runs, known)
+    if runs:
+        parts += _worker_scene(runs[0])
+        parts += _counter_scene(main, runs, known)
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     page = f"{head}<title>pulsar-txn demo</title><style>{_STYLE}</style></head><body>"
     end = f'<div id="tip"></div><script>{_SCRIPT}</script></body></html>\n'
     path.write_text(page + "\n".join(parts) + end, encoding="utf-8")
+
+
+def _early_scene(early: Early) -> list[str]:
+    return [
+        "<h2>How far it came</h2>",
+        _list(early.progress),
+        "<h3>Kills</h3>",
+        _kills(early.kills),
+        "<h3>What it said</h3>",
+        _list(early.said),
+    ]
 
 
 def _main_scene(main: MainResult) -> list[str]:

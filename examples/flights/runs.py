@@ -257,6 +257,11 @@ class WorkerRun:
                 f"settled in {', '.join(later)}"
             )
 
+    @property
+    def kills(self) -> list[KillReport]:
+        """Those so far."""
+        return list(self._reports.values())
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def _result(self, watch: Watch, rows: Mapping[str, Sequence[Seen]], refused: Sequence[Seen], seconds: float) -> Run:

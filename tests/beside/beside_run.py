@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from beside_plan import LEASE_SECONDS, STOPPED_SECONDS, TXN_SECONDS, Plan, fault
 from history_format import HistoryWriter
 from real_clusters import RealClusters
 from stock_cluster import BOOKIES, BROKERS
+from stock_pulsar import free_port
 
 HERE: Final = Path(__file__).resolve().parent
 MODULES: Final = os.pathsep.join(str(HERE.parent / folder) for folder in ("beside", "history", "chain", "support"))
@@ -29,6 +32,9 @@ HEALED_AT: Final = 0.85
 """No more faults once this share of the outputs is there."""
 DRAIN_SECONDS: Final = 180.0
 END_SECONDS: Final = 180.0
+COPIED_AT, RESTORED_AT = 0.08, 0.3
+"""With services: the shares of the outputs at which the log of one of them is copied, and at which the copy takes its place."""
+STATS: Final = "/admin/v3/transactions/coordinatorStats"
 
 
 class RunError(Exception):
@@ -39,16 +45,32 @@ class FaultRun:
     """Runs a plan into `folder`. `seconds`: so long there are faults at most.
 
     `instances`: 1 for a coordinator with its log in a folder, more for so many with their log in topics of a cluster.
+    `services`: coordinators that know nothing of each other, each with a log in a folder of its own; workers are spread over
+    them. With more than one, the log of the last is put back to an older copy before the faults begin.
     """
 
     def __init__(
-        self, plan: Plan, clusters: RealClusters, folder: Path, *, command: str, seconds: float, instances: int = 1
+        self,
+        plan: Plan,
+        clusters: RealClusters,
+        folder: Path,
+        *,
+        command: str,
+        seconds: float,
+        instances: int = 1,
+        services: int = 1,
     ) -> None:
         self.inflicted: Counter[str] = Counter()
         self.faulty_seconds = self.drained_seconds = 0.0
         self.history = folder / "history"
         conf = {"transactionClientLeaseInSeconds": str(LEASE_SECONDS)}
-        self._coordinators = [clusters.coordinator(conf=conf)] if instances == 1 else clusters.instances(instances, conf=conf)
+        self._services = services
+        if instances == 1:
+            ports = [free_port() for _ in range(services)]
+            self._stats = [f"http://127.0.0.1:{port}{STATS}" for port in ports]
+            self._coordinators = [clusters.coordinator(conf=conf | {"webServicePort": str(port)}) for port in ports]
+        else:
+            self._coordinators = clusters.instances(instances, conf=conf)
         self._plan = plan
         self._clusters = clusters
         self._folder = folder
@@ -98,6 +120,8 @@ class FaultRun:
         self._wait(lambda: len(self._shown()) == len(self._plan.lasts), END_SECONDS)
         for number in range(self._plan.workers):
             self._start_worker(number)
+        if self._services > 1:
+            self._put_back_a_log()
         begin = time.monotonic()
         self._inflict_faults(begin + self._seconds)
         self._heal()
@@ -113,6 +137,32 @@ class FaultRun:
         follower.send_signal(signal.SIGTERM)
         self._join(follower, "the follower")
         self._join(self._start("beside_official.py", "final"), "the final reads")
+
+    # --- an older log -------------------------------------------------------------------------------------------------
+
+    def _put_back_a_log(self) -> None:
+        """Copy the log of the last service, let transactions go on, and put the copy in its place.
+
+        The workers have ended each time, and nothing is open: what a life that is lost has left open, nobody ends.
+        """
+        service = self._coordinators[-1]
+        copy = self._folder / "copy"
+        for at, source, target in ((COPIED_AT, service.data_dir, copy), (RESTORED_AT, copy, service.data_dir)):
+            self._wait(lambda at=at: self._share() >= at, END_SECONDS)
+            self._end_workers()
+            self._wait(lambda: not self._open_transactions(), END_SECONDS)
+            if self._open_transactions():
+                raise RunError(f"{self._open_transactions()} transactions stay open, and their clients have ended")
+            service.kill()
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(source, target)
+            service.start()
+            for number in range(self._plan.workers):
+                self._start_worker(number)
+        self.inflicted["log put back"] += 1
+
+    def _open_transactions(self) -> int:
+        return sum(_open_at(url) for url in self._stats)
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -196,8 +246,10 @@ class FaultRun:
 
     def _write_files(self) -> None:
         (self._folder / "plan.json").write_text(self._plan.as_json(), encoding="utf-8")
-        hosts = ",".join(each.service_url.removeprefix("pulsar://") for each in self._coordinators)
-        places = {"coordinator": f"pulsar://{hosts}", "clusters": self._clusters.places()}
+        urls = [each.service_url for each in self._coordinators]
+        hosts = ",".join(url.removeprefix("pulsar://") for url in urls)
+        coordinators = urls if self._services > 1 else [f"pulsar://{hosts}"]
+        places = {"coordinators": coordinators, "clusters": self._clusters.places()}
         (self._folder / "places.json").write_text(json.dumps(places), encoding="utf-8")
 
     def _name(self, worker: int) -> str:
@@ -261,3 +313,9 @@ class FaultRun:
                 if process.poll() is not None:
                     raise RunError(f"worker {number} ended with {process.returncode}; see {self._log(self._name(number))}")
             time.sleep(0.2)
+
+
+def _open_at(url: str) -> int:
+    """How many transactions a service has that are open or ending."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return sum(each["ongoingTxnSize"] for each in json.load(answer).values())

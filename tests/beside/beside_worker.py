@@ -245,7 +245,8 @@ async def run(plan: Plan, places: Mapping[str, Any], number: int, incarnation: i
     identity = {"transactional_id": f"run-{plan.seed}-{number}"} if number % 2 == 0 else {}
     op = writer.invoke("open")
     async with contextlib.AsyncExitStack() as opened:
-        coordinator = AsyncCoordinator(places["coordinator"], max_backoff=1.0, **identity)
+        urls = places["coordinators"]
+        coordinator = AsyncCoordinator(urls[number % len(urls)], max_backoff=1.0, **identity)
         await opened.enter_async_context(coordinator)
         clients = {
             name: await opened.enter_async_context(_client(name, places["clusters"][name], coordinator))

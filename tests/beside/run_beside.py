@@ -2,6 +2,7 @@
 
 Without `--seed` one is drawn, and printed. Ends with 1, and the command to run it again, when anything is not as promised.
 About `--transactions` are committed; `--seconds` bounds the time with faults; `--rounds` goes on with the seeds after it.
+`--services 2`: two coordinators that know nothing of each other; the log of one is put back to an older copy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), *(str(HERE.parent / folder) for folder in ("support", "history", "chain"))]
@@ -30,10 +31,10 @@ from stock_cluster import StockCluster  # noqa: E402
 from stock_pulsar import StockPulsar  # noqa: E402
 
 
-def run(plan: Plan, clusters: RealClusters, folder: Path, *, seconds: float, command: str, instances: int = 1) -> list[str]:
-    """What is wrong; empty when nothing is. Prints the numbers."""
+def run(plan: Plan, clusters: RealClusters, folder: Path, **options: Any) -> list[str]:
+    """What is wrong; empty when nothing is. Prints the numbers. `options` are those of FaultRun."""
     begin = time.monotonic()
-    fault_run = FaultRun(plan, clusters, folder, command=command, seconds=seconds, instances=instances)
+    fault_run = FaultRun(plan, clusters, folder, **options)
     wrong: list[str] = []
     try:
         fault_run.run()
@@ -59,10 +60,11 @@ def one(seed: int, arguments: argparse.Namespace, clusters: RealClusters) -> boo
     """One seed; whether everything was right. The folder is kept when something is wrong."""
     folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="beside-"))) / str(seed)
     options = f"--transactions {arguments.transactions} --workers {arguments.workers} --seconds {arguments.seconds:g}"
-    options += f" --instances {arguments.instances}"
+    options += f" --instances {arguments.instances} --services {arguments.services}"
     command = f"python tests/beside/run_beside.py --seed {seed} {options}"
     plan = draw(seed, arguments.transactions, arguments.workers)
-    wrong = run(plan, clusters, folder, seconds=arguments.seconds, command=command, instances=arguments.instances)
+    kinds = {"instances": arguments.instances, "services": arguments.services}
+    wrong = run(plan, clusters, folder, seconds=arguments.seconds, command=command, **kinds)
     for line in wrong:
         print(f"seed {seed}: {line}", flush=True)
     if wrong:
@@ -80,6 +82,9 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--instances", type=int, default=1, help="several have their log in topics of a cluster")
+    parser.add_argument(
+        "--services", type=int, default=1, help="several have nothing in common; the last one loses a part of its log"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the histories go; kept then")
     return parser.parse_args(given)

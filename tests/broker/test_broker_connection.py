@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot import encode_send
+from pulsar_txn.wire.topics import TopicName
 
 
 def _entry(sequence_id: int = 0) -> bytes:
@@ -143,6 +145,57 @@ async def test_names_that_are_none_and_topics_of_the_machinery_are_refused(clien
         with pytest.raises(Refused) as refused:
             await client.subscribe(topic)
         assert refused.value.code == code
+
+
+RESERVED = [
+    (f"{domain}://{name}", sentence)
+    for domain in ("persistent", "non-persistent")
+    for name, sentence in (
+        ("public/default/.", "has a part '.' or '..'"),
+        ("public/default/..", "has a part '.' or '..'"),
+        ("public/default/..-partition-0", "has a part '.' or '..'"),
+        ("public/../t", "has a part '.' or '..'"),
+        ("./default/t", "has a part '.' or '..'"),
+        ("public/default/__change_events", "is the name of a system topic"),
+        ("public/default/__change_events-partition-1", "is the name of a system topic"),
+        ("public/default/__transaction_buffer_snapshot", "is the name of a system topic"),
+        ("public/default/__transaction_log_0", "is the name of a system topic"),
+        ("public/default/transaction_coordinator_assign", "is the name of a system topic"),
+        ("public/default/transaction_coordinator_assign-partition-0", "is the name of a system topic"),
+    )
+]
+
+
+@pytest.mark.parametrize("kind", ["non-partitioned", "partitioned"])
+@pytest.mark.parametrize(("topic", "sentence"), RESERVED)
+async def test_names_that_no_path_can_say_and_names_of_system_topics_are_refused(
+    benches: Any, topic: str, sentence: str, kind: str
+) -> None:
+    bench = await benches(allow_auto_topic_creation_type=kind).start()
+    client = bench.client()
+    for act in (client.producer, client.subscribe):
+        with pytest.raises(Refused, match=re.escape(sentence)) as refused:
+            await act(topic)
+        assert refused.value.code == ServerError.NotAllowedError
+    assert (await client.request("partitionMetadata", topic=topic, metadata_auto_creation_enabled=True)).partitions == 0
+    await client.producer(FULL + "..a")
+    await client.producer(FULL + "my__change_events", 2)
+
+
+async def test_a_topic_with_a_reserved_name_that_an_earlier_version_made_goes_on(
+    benches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = await benches().start()
+    with monkeypatch.context() as before:
+        before.setattr("pulsar_txn.broker.broker.why_reserved", lambda _name: None)
+        before.setattr("pulsar_txn.broker.catalog.catalog.why_reserved", lambda _name: None)
+        await bench.client().producer(FULL + "..")
+        await bench.broker.catalog.create_partitioned(TopicName.parse(FULL + "__change_events"), 2)
+    await bench.crash()
+    client = bench.client()
+    await client.producer(FULL + "..")
+    await client.sent(b"x")
+    await client.producer(FULL + "__change_events-partition-1", 2)
 
 
 async def test_topics_are_not_made_when_the_configuration_says_so(benches: Any) -> None:

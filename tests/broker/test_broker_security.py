@@ -340,6 +340,10 @@ async def test_a_client_goes_on_with_the_fresh_token_that_it_is_asked_for(bench:
         (GUARDED | {"authentication_providers": "basic"}, "basic is not known here"),
         (GUARDED | {"token_secret_key": "c2hvcnQ="}, "32 are the least"),
         ({"broker_service_port": None}, "there is no port"),
+        (
+            {"functions_worker_enabled": True, "bind_address": "0.0.0.0"},
+            "whoever reaches this port could run code on this machine",
+        ),
         ({"broker_service_port_tls": 0}, "needs tlsCertificateFilePath and tlsKeyFilePath"),
         ({"web_service_port_tls": 0}, "needs tlsCertificateFilePath and tlsKeyFilePath"),
     ],
@@ -350,6 +354,16 @@ async def test_keys_that_cannot_work_are_refused_before_the_store_is_opened(
     with pytest.raises(ConfigError, match=sentence):
         await Standalone(tmp_path / "data", config=BrokerConfig(**keys)).start()
     assert not (tmp_path / "data").exists()
+
+
+def test_functions_on_an_open_address_need_a_key_that_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    open_to_all = BrokerConfig(functions_worker_enabled=True, bind_address="0.0.0.0")
+    with pytest.raises(ConfigError, match="functionsWorkerWithoutAuthenticationAllowed=true"):
+        check_security(open_to_all)
+    check_security(attrs.evolve(open_to_all, functions_worker_without_authentication_allowed=True))
+    assert "functions run code of everybody who reaches the HTTP port on 0.0.0.0" in caplog.text
+    for address in ("127.0.0.1", "::1", "localhost"):
+        check_security(BrokerConfig(functions_worker_enabled=True, bind_address=address))
 
 
 def test_what_a_configuration_leaves_open_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,8 +17,8 @@ from second_addresses import WAYS, reached
 
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base.runtime import AsyncioRuntime
-from pulsar_txn.broker.base.settings import BrokerConfig
-from pulsar_txn.broker.server import Standalone
+from pulsar_txn.broker.base.settings import BrokerConfig, ConfigError
+from pulsar_txn.broker.server import Standalone, check_security
 from pulsar_txn.client import AsyncClient, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import AuthenticationError, ConnectionLost, PulsarError
 from pulsar_txn.wire.frames import command
@@ -178,6 +178,52 @@ async def test_a_certificate_that_names_nobody_proves_nothing(papers: Papers, wa
             with pytest.raises(AuthenticationError, match="no certificate"):
                 await works(plain, papers, authentication=TlsAuthentication(*papers.of("ann")))
             await works(tls, papers, authentication=TlsAuthentication(*papers.of("ann")))
+
+
+async def test_a_certificate_that_its_authority_has_revoked_is_not_let_in(tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    ann, bob = TlsAuthentication(*papers.of("ann")), TlsAuthentication(*papers.of("bob"))
+    keys = {"authentication_enabled": True, "authentication_providers": "tls", "tls_cert_refresh_check_duration_sec": 0}
+    crl = papers.revocation_list(papers.folder / "ann.pem")
+    async with broker_of(papers, tls_crl_file_path=str(crl), **keys) as broker:
+        url = broker.service_url_tls
+        with pytest.raises(PulsarError):
+            await works(url, papers, authentication=ann, operation_timeout=1)
+        await works(url, papers, authentication=bob)
+        papers.revocation_list(papers.folder / "ann.pem", papers.folder / "bob.pem")  # read anew, as certificates are
+        with pytest.raises(PulsarError):
+            await works(url, papers, authentication=bob, operation_timeout=1)
+        papers.revocation_list(days=-1)
+        with pytest.raises(PulsarError):  # out of date: nobody knows
+            await works(url, papers, authentication=bob, operation_timeout=1)
+        papers.revocation_list()
+        await works(url, papers, authentication=ann)
+        other = tmp_path / "other"
+        other.mkdir()
+        papers.revocation_list(by=Papers(other))
+        with pytest.raises(PulsarError):  # of another authority
+            await works(url, papers, authentication=ann, operation_timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("crl", "keys", "sentence"),
+    [
+        ("crl.pem", {"tls_trust_certs_file_path": None}, "tlsCrlFilePath needs tlsTrustCertsFilePath"),
+        ("ca.pem", {}, "must have revocation lists"),
+        ("both.pem", {}, "and no certificates"),
+        ("server.key", {}, "tlsCrlFilePath cannot be used"),
+        ("not.there", {}, "tlsCrlFilePath cannot be used: .*No such file"),
+    ],
+)
+def test_a_file_that_has_no_list_is_refused(tmp_path: Path, crl: str, keys: dict[str, Any], sentence: str) -> None:
+    papers = Papers(tmp_path)
+    (tmp_path / "o").mkdir()
+    Papers(tmp_path / "o")
+    both = papers.revocation_list().read_bytes() + (tmp_path / "o" / "ca.pem").read_bytes()
+    (tmp_path / "both.pem").write_bytes(both)
+    config = BrokerConfig(**(papers.keys | {"broker_service_port_tls": 0, "tls_crl_file_path": str(tmp_path / crl)} | keys))
+    with pytest.raises(ConfigError, match=sentence):
+        check_security(config)
 
 
 async def test_a_certificate_can_be_asked_of_everybody(papers: Papers, tmp_path: Path) -> None:

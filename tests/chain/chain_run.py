@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import attrs
 from chain_beats import OPEN, REFUSED
-from chain_schedule import Fault, Phase, Worker
+from chain_schedule import OURS, Fault, Phase, Worker
 from chain_zombies import Zombie
 from history_format import HistoryWriter
 
@@ -24,6 +24,8 @@ DRAIN_SECONDS: Final = 60.0
 other tests keep busy as well. What waits for nothing comes through in a few seconds."""
 END_SECONDS: Final = 40.0
 """A worker that is asked to end does so within its client's operation timeout, and some."""
+ENDED: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""How processes end that are asked to; the signal itself ends one that has just begun, and the last of these is Java's word."""
 CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15))
 CHECKS_OF_TAKE_OVERS: Final = ("K10", "K18")
 TAKE_OVERS: Final = ("replace-worker", "pause-worker")
@@ -70,9 +72,22 @@ class Counts:
 
 
 class PhaseRun:
-    """Runs one phase into a folder. `python`: the interpreter of the processes; the environment that is under test."""
+    """Runs one phase into a folder. `python`: the interpreter of the processes; the environment that is under test.
 
-    def __init__(self, phase: Phase, server: Server, folder: Path, *, seed: int, command: str, python: str) -> None:
+    `programs`: the commands of workers with the official clients of other languages.
+    """
+
+    def __init__(
+        self,
+        phase: Phase,
+        server: Server,
+        folder: Path,
+        *,
+        seed: int,
+        command: str,
+        python: str,
+        programs: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.counts = Counts()
         self.is_read = False
         """Whether the final reads have come to their end."""
@@ -80,6 +95,7 @@ class PhaseRun:
         self._server = server
         self._folder = folder
         self._python = python
+        self._programs = programs or {}
         self._history = folder / "history"
         self._history.mkdir(parents=True)
         self._phase_file = folder / "phase.json"
@@ -230,7 +246,7 @@ class PhaseRun:
             process.send_signal(signal.SIGUSR1)
             time.sleep(0.5)  # it writes its stacks
             raise ChainError(f"{what} hangs: it did not end within {END_SECONDS:g} s; see the logs in {self._folder}") from None
-        if status not in (0, -signal.SIGTERM):  # which ends a process that has just begun
+        if status not in ENDED:
             raise ChainError(f"{what} ended with {status}; see the logs in {self._folder}")
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -238,18 +254,21 @@ class PhaseRun:
     def _start_worker(self, worker: Worker) -> None:
         number = self._incarnations[worker.name]
         self._incarnations[worker.name] += 1
-        self._workers[worker.name] = self._spawn(
-            f"{worker.name}.{number}", "chain_worker.py", [str(self._phase_file), worker.name, str(number)]
-        )
+        program = self._program("chain_worker.py") if worker.client == OURS else self._programs[worker.client]
+        arguments = [str(self._phase_file), worker.name, str(number)]
+        self._workers[worker.name] = self._spawn(f"{worker.name}.{number}", [*program, *arguments])
 
     def _start(self, program: str, *verbs: str) -> subprocess.Popen[bytes]:
         name = "-".join([program, *verbs])
-        process = self._spawn(name, program, [*verbs, str(self._phase_file)])
+        process = self._spawn(name, [*self._program(program), *verbs, str(self._phase_file)])
         self._others.append(process)
         return process
 
-    def _spawn(self, name: str, program: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        command = [self._python, str(HERE / program), *arguments, str(self._history), self._server.service_url]
+    def _program(self, file: str) -> list[str]:
+        return [self._python, str(HERE / file)]
+
+    def _spawn(self, name: str, program: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [*program, str(self._history), self._server.service_url]
         with self._log(name).open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": MODULES})
 
@@ -271,7 +290,7 @@ class PhaseRun:
         until = time.monotonic() + seconds
         while (found := done()) is None and time.monotonic() < until:
             for name, process in self._workers.items():
-                if process.poll() not in (None, 0, -signal.SIGTERM):
+                if process.poll() not in (None, *ENDED):
                     raise ChainError(f"worker {name} crashed:\n{self._log_tail(f'{name}.{self._incarnations[name] - 1}')}")
             for zombie in self._zombies:
                 if zombie.process.poll() not in (None, 0):

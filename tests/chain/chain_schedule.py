@@ -19,6 +19,9 @@ import attrs
 MODES: Final = ("Exclusive", "Failover", "Shared", "Key_Shared")
 STYLES: Final = ("single", "interleaved", "batch", "received", "pipeline", "sync")
 """How a worker consumes, processes and produces; see `chain_styles`."""
+OURS: Final = "ours"
+CLIENTS: Final = (OURS, "java", "go")
+"""Whose client a worker uses: ours, or the official ones of Java and Go, whose programs have one style each."""
 HOPS: Final = 3
 CHAINS: Final = 4
 """Of each phase: the first half has batched input, the others unbatched."""
@@ -57,7 +60,7 @@ class Chain:
 class Worker:
     """One process that is started again after each fault; `styles` are those of its chain's hops.
 
-    `beats`: the topic of its own, of a worker with a transactional id; see `chain_beats`.
+    `beats`: the topic of its own, of a worker with a transactional id; see `chain_beats`. `client`: one of CLIENTS.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Worker:
     styles: tuple[str, ...]
     seed: int
     beats: str | None
+    client: str = OURS
 
 
 @attrs.frozen
@@ -107,26 +111,51 @@ def draw(
     phases: Sequence[str] = ("calm", "kills"),
     modes: Sequence[str] = MODES,
     fences: bool = True,
+    clients: Sequence[str] = (OURS,),
 ) -> list[Phase]:
-    """The phases of a seed. `seconds` is the time with faults of all phases together; `fences`: the server knows take-overs."""
-    return [_phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes, fences=fences) for name in phases]
+    """The phases of a seed. `seconds` is the time with faults of all phases together; `fences`: the server knows take-overs.
+
+    `clients`: each is on every chain, as far as a chain has workers; the official ones take turns from chain to chain.
+    """
+    return [
+        _phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes, fences=fences, clients=clients)
+        for name in phases
+    ]
 
 
-def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str], *, fences: bool) -> Phase:
+def _phase(
+    rng: random.Random, name: str, seconds: float, modes: Sequence[str], *, fences: bool, clients: Sequence[str]
+) -> Phase:
     chains = tuple(
         Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), max(20, int(RATE[batched] * seconds)))
         for number, (order, batched) in enumerate(_orders(rng, modes))
     )
-    workers = tuple(_worker(rng, chain, number, fenced=fences and not number) for chain in chains for number in range(WORKERS))
+    workers = tuple(
+        _worker(rng, chain, number, client, fenced=fences and not number and client == OURS)
+        for place, chain in enumerate(chains)
+        for number, client in enumerate(_clients(clients, place, chain))
+    )
     kills = name == "kills"
     return Phase(name, seconds, kills, chains, workers, tuple(_faults(rng, seconds, workers, kills=kills)))
 
 
-def _worker(rng: random.Random, chain: Chain, number: int, *, fenced: bool) -> Worker:
+def _clients(clients: Sequence[str], place: int, chain: Chain) -> list[str]:
+    """Those of the workers of the chain at a place: ours first, and the official ones in turn.
+
+    Go's client acknowledges whole batches only, and conflicts for ever when another one has taken a part.
+    """
+    official = [each for each in clients if each != OURS] or [OURS]
+    others = [official[(place + number) % len(official)] for number in range(WORKERS)]
+    if chain.hops[0].batched and "go" in others:
+        return ["go"] * WORKERS
+    return [OURS, others[0]] if OURS in clients else others
+
+
+def _worker(rng: random.Random, chain: Chain, number: int, client: str, *, fenced: bool) -> Worker:
     name = f"{chain.name}w{number}"
     styles = tuple(rng.choice(STYLES) for _ in chain.hops)
     beats = f"persistent://public/default/{name}-beats" if fenced else None
-    return Worker(name, chain.name, styles, rng.randrange(2**32), beats)
+    return Worker(name, chain.name, styles, rng.randrange(2**32), beats, client)
 
 
 def _orders(rng: random.Random, modes: Sequence[str]) -> list[tuple[list[str], bool]]:

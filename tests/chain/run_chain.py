@@ -3,6 +3,7 @@
 Without `--seed` one is drawn, and printed. Ends with 1, and the command to run it again, when anything is not as promised.
 `--python` names the interpreter of another environment, whose broker and client are run instead; `--stock VERSION` takes
 a stock server, which is not killed; `--rounds` goes on with the seeds after the first; `--minutes` goes on for so long.
+`--clients ours java go`: the official clients of Java and Go work beside ours; without `ours`, in its place.
 """
 
 from __future__ import annotations
@@ -23,17 +24,22 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "hist
 from chain_backlog import backlogs  # noqa: E402 - the path comes first
 from chain_judge import compare, ends_of_transactions, refused  # noqa: E402
 from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
-from chain_schedule import MODES, Phase, draw  # noqa: E402
+from chain_schedule import CLIENTS, MODES, OURS, Phase, draw  # noqa: E402
 from check_history import judge  # noqa: E402
 from history_reader import read_history  # noqa: E402
 from history_verdict import VALID  # noqa: E402
+from other_languages import go_program, java_program  # noqa: E402
 from our_broker import OurBroker  # noqa: E402
+from stock_install import VERSIONS  # noqa: E402
 from stock_pulsar import StockPulsar  # noqa: E402
+
+JAVA_WORKER: Final = HERE / "ChainWorker.java"
+GO_WORKER: Final = HERE / "go_worker"
 
 
 def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
     """All phases of one seed; whether everything was right."""
-    options = {"phases": arguments.phases, "modes": arguments.modes}
+    options = {"phases": arguments.phases, "modes": arguments.modes, "clients": arguments.clients}
     phases = draw(seed, arguments.seconds, **options, fences=not arguments.stock)
     right = True
     for phase in phases:
@@ -49,7 +55,8 @@ def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
 def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path) -> list[str]:
     """What is wrong; empty when nothing is."""
     server = _server(phase, arguments, folder)
-    run = PhaseRun(phase, server, folder, seed=seed, command=_command(seed, arguments), python=arguments.python)
+    about = {"seed": seed, "command": _command(seed, arguments), "python": arguments.python}
+    run = PhaseRun(phase, server, folder, **about, programs=_programs(seed, arguments))
     wrong: list[str] = []
     try:
         server.start()
@@ -77,8 +84,18 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
 
 
 def _command(seed: int, arguments: argparse.Namespace) -> str:
-    phases, modes = " ".join(arguments.phases), " ".join(arguments.modes)
-    return f"python tests/chain/run_chain.py --seed {seed} --seconds {arguments.seconds:g} --phases {phases} --modes {modes}"
+    asked = {"phases": arguments.phases, "modes": arguments.modes, "clients": arguments.clients}
+    options = " ".join(f"--{name} {' '.join(values)}" for name, values in asked.items())
+    return f"python tests/chain/run_chain.py --seed {seed} --seconds {arguments.seconds:g} {options}"
+
+
+def _programs(seed: int, arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """How workers of other languages are started. Seeds take turns among the versions of the Java client."""
+    made = {
+        "java": lambda: java_program(JAVA_WORKER, VERSIONS[seed % len(VERSIONS)]),
+        "go": lambda: [str(go_program(GO_WORKER))],
+    }
+    return {name: make() for name, make in made.items() if name in arguments.clients}
 
 
 def _server(phase: Phase, arguments: argparse.Namespace, folder: Path) -> Server:
@@ -100,6 +117,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--phases", nargs="+", default=["calm", "kills"])
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--clients", nargs="+", default=[OURS], choices=CLIENTS)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--stock", default="")
     parser.add_argument("--folder", type=Path, help="where the histories go; kept then")

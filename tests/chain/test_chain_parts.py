@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 
 import pytest
 from chain_judge import compare, refused
 from chain_recorder import HopRecorder
 from chain_run import PhaseRun
-from chain_schedule import MODES, Fault, draw, phase_of
+from chain_schedule import CLIENTS, MODES, Fault, draw, phase_of
 from chain_zombies import Zombie
 from check_history import judge
 from history_format import HistoryWriter, make_payload
 from history_reader import History, Op, read_history
+from other_languages import go_program
 
 SEEDS = range(50)
 
@@ -51,6 +53,50 @@ def test_a_server_that_fences_nobody_has_no_take_overs():
     for phase in draw(1, 40, fences=False):
         assert not any(worker.beats for worker in phase.workers)
         assert {fault.what for fault in phase.faults} <= {"kill-worker", "close-worker", "kill-broker"}
+
+
+def test_official_clients_work_beside_ours_on_every_type_batched_and_unbatched():
+    for seed in SEEDS:
+        for phase in draw(seed, 40, clients=CLIENTS):
+            on = {hop for worker in phase.workers if worker.client == "java" for hop in phase.chain_of(worker).hops}
+            on |= {hop for worker in phase.workers if worker.client == "go" for hop in phase.chain_of(worker).hops}
+            assert {(hop.mode, hop.batched) for hop in on} == set(itertools.product(MODES, (True, False)))
+            for chain in phase.chains:
+                (kinds,) = [tuple(each.client for each in phase.workers if each.chain == chain.name)]
+                assert kinds in {("ours", "java"), ("ours", "go"), ("go", "go")}
+
+
+def test_nobody_else_takes_a_part_of_the_batches_of_go():
+    """Its client acknowledges the whole entry, which conflicts for ever."""
+    for seed, clients in itertools.product(SEEDS, (("go",), CLIENTS, ("java", "go"))):
+        for phase in draw(seed, 40, clients=clients):
+            batched = {chain.name for chain in phase.chains if chain.hops[0].batched}
+            with_go = {worker.chain for worker in phase.workers if worker.client == "go"} & batched
+            assert with_go
+            assert {worker.client for worker in phase.workers if worker.chain in with_go} == {"go"}
+
+
+def test_only_our_workers_have_transactional_ids():
+    assert not any(worker.beats for phase in draw(1, 40, clients=("java", "go")) for worker in phase.workers)
+    assert all(worker.client == "ours" for phase in draw(1, 40, clients=CLIENTS) for worker in phase.workers if worker.beats)
+
+
+@pytest.mark.parametrize(("required", "outcome"), [("", pytest.skip.Exception), ("cc,go", pytest.fail.Exception)])
+def test_without_a_go_its_workers_are_skipped_or_missed_where_they_are_required(monkeypatch, tmp_path, required, outcome):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PULSAR_TXN_REQUIRE", required)
+    with pytest.raises(outcome, match="there is no Go"):
+        go_program(tmp_path)
+
+
+def test_a_go_that_cannot_fetch_a_newer_one_is_none(monkeypatch, tmp_path):
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n", encoding="utf-8")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PULSAR_TXN_REQUIRE", "")
+    with pytest.raises(pytest.skip.Exception, match=r"no Go 1\.21 or newer"):
+        go_program(tmp_path)
 
 
 def test_fifty_seeds_have_every_style_on_every_type():

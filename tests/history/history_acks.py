@@ -166,8 +166,8 @@ def _abort_of(facts: Facts, ack: Op) -> Op | None:
 
 
 def k9_pending_exclusion(facts: Facts) -> Verdict:
-    """While a message is pending in an open transaction no other transaction acknowledges it, and no consumer that subscribed
-    in the meantime gets it."""
+    """While a message is pending in an open transaction it is not acknowledged again, by another transaction or by the same
+    one, and no consumer that subscribed in the meantime gets it."""
     acks = _Acks(facts)
     spans: dict[Place, list[tuple[int, int, Op]]] = defaultdict(list)
     for place, found in acks.individual.items():
@@ -179,7 +179,7 @@ def k9_pending_exclusion(facts: Facts) -> Verdict:
                     spans[place].append((ack.end, until, ack))
     if not spans:
         return unknown("K9", "no acknowledgement is known to have been pending (is timeout_ms in begin?)")
-    bad = [*_held_twice(facts, spans), *_given_while_pending(facts, spans)]
+    bad = [*_held_twice(facts, spans), *_given_while_pending(facts, spans), *_taken_twice(facts, acks)]
     if bad:
         return invalid("K9", bad[0][0], bad[0][1], len(bad))
     return valid("K9", f"{sum(map(len, spans.values()))} pending acknowledgements")
@@ -196,6 +196,19 @@ def _held_twice(facts: Facts, spans: dict[Place, list[tuple[int, int, Op]]]) -> 
                 yield what, (one.begin, two.begin, last[2], span[2], *_ends(one), *_ends(two))
             if last is None or span[1] > last[1]:
                 last = span
+
+
+def _taken_twice(facts: Facts, acks: _Acks) -> Iterator[Found]:
+    """A message that came twice and was acknowledged twice in one transaction, which then has two outputs of it."""
+    for place, found in acks.individual.items():
+        taken: dict[str, Op] = {}
+        for ack in found:
+            if ack.type != "ok" or ack.value["txn"] is None:
+                continue
+            first = taken.setdefault(ack.value["txn"], ack)
+            if first is not ack:
+                what = f"transaction {ack.value['txn']} acknowledged {place[2]} on {place[1]} twice"
+                yield what, (facts.txns[ack.value["txn"]].begin, first, ack)
 
 
 def _ends(txn: Txn) -> list[Op]:

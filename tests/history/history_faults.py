@@ -257,6 +257,18 @@ def pending_taken(ops: Ops, rng: random.Random) -> Ops | None:
     return [*ops, begin, again]
 
 
+def taken_twice(ops: Ops, rng: random.Random) -> Ops | None:
+    """A transaction that was given a message twice may acknowledge both."""
+    facts = Facts(History(ops))
+    places = [ack for txn in facts.txns.values() for ack in _of_copiers(txn) if ack.end + 2 < txn.end_begins_ns()]
+    if not places:
+        return None
+    again = copied([rng.choice(places)])[0]
+    again.start = again.end = again.end + 1
+    again.process = "injected"
+    return [*ops, again]
+
+
 def pending_given(ops: Ops, rng: random.Random) -> Ops | None:
     """A new consumer gets what is pending."""
     facts = Facts(History(ops))
@@ -410,7 +422,7 @@ FAULTS: dict[str, tuple[Callable[[Ops, random.Random], Ops | None], ...]] = {
     "K6": (wrong_order, reader_went_back),
     "K7": (late_visibility, last_id_went_back),
     "K8": (settled_twice, not_back, came_again, came_again_after_a_plain_ack),
-    "K9": (pending_taken, pending_given),
+    "K9": (pending_taken, taken_twice, pending_given),
     "K10": (zombie,),
     "K11": (torn, half_unknown),
     "K12": (changed_outcome, both_ends),

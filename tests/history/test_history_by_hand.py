@@ -321,6 +321,9 @@ CASES = {
     # K9: pending exclusion
     ("K9", "one holds it", VALID): [*BOTH_ACK, ack(4, 5, 7, "y", "fail"), at(6, 7, "commit", txn="x")],
     ("K9", "two hold it", INVALID): [*BOTH_ACK, ack(4, 5, 7, "y"), at(6, 7, "commit", txn="x")],
+    ("K9", "one takes it twice", INVALID): [*BOTH_ACK, ack(4, 5, 7, "x"), at(6, 7, "commit", txn="x")],
+    ("K9", "the second time was refused", VALID): [*BOTH_ACK, ack(4, 5, 7, "x", "fail"), at(6, 7, "commit", txn="x")],
+    ("K9", "whether the second time was refused is not known", VALID): [*BOTH_ACK, ack(4, 5, 7, "x", "info")],
     ("K9", "two at the same time", INVALID): [*BOTH_ACK, ack(2, 4, 7, "y"), at(6, 7, "commit", txn="x")],
     ("K9", "the first may have timed out", VALID): [
         begin(0, "x", 10),

@@ -612,6 +612,22 @@ def test_a_number_that_comes_again_with_other_work_is_not_skipped(
     assert given(store, again, adopt=True) is Outcome.SKIPPED, "also when the option stays"
 
 
+@pytest.mark.parametrize(("offsets", "mine"), [("", False), ("1f", False), ("", True)])
+def test_a_batch_that_another_run_has_published_is_not_ours_without_proof(offsets: str, mine: bool) -> None:
+    store, kept = Store(), plain()
+    run = Run(store)
+    work = attrs.evolve(run.deliver(0), offsets=offsets)
+    _drive((kept if mine else plain()).commit(work), run.perform)
+    anew, later = plain(), Run(store)
+    anew.replaces(kept)
+    steps_of_it = anew.commit(attrs.evolve(later.deliver(0), offsets=offsets))
+    if mine or offsets:
+        assert _drive(steps_of_it, later.perform) is Outcome.SKIPPED
+        return
+    with pytest.raises(SinkFenced, match="another run of sink query/0 has published micro-batch 0 meanwhile"):
+        _drive(steps_of_it, later.perform)
+
+
 def test_what_is_staged_is_released_when_its_batch_is_published_and_not_before() -> None:
     store, query = Store(), Query(plain, "topic")
     work = steps(query.make(), query.run(store), 0)

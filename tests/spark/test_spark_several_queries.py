@@ -13,9 +13,9 @@ import pytest
 from targets import Target
 from visible import read_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-BATCHES = 4
+BATCHES = 3
 ROWS = 5
 
 
@@ -30,7 +30,7 @@ def _run(spark: Any, url: str, topic: str, folder: Path, deliveries: tuple[str, 
         writer = rows.writeStream.format("pulsar").option("service.url", url).option("delivery", delivery)
         writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{number}"))
         queries.append(writer.option("topic", f"{topic}-{number}").trigger(availableNow=True).start())
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 800
     while any(query.isActive for query in queries) and time.monotonic() < deadline:
         time.sleep(0.2)
     return [str(query.exception()) for query in queries if query.exception() is not None or query.isActive]

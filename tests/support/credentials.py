@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import hashlib
 import hmac
 import json
@@ -11,6 +12,8 @@ from typing import Any
 
 import jwt
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -123,6 +126,22 @@ class Papers:
         name = role or "nameless"
         issued = self._authority.issue_cert(f"{name}@example.org", common_name=role, key_type=trustme.KeyType.RSA)
         return self._write(name, issued)
+
+    def revocation_list(self, *revoked: Path, days: int = 1, by: Papers | None = None) -> Path:
+        """The authority's list (CRL), which is new for so many days, with the certificates in these files."""
+        signer = by or self
+        authority = x509.load_pem_x509_certificate(signer.trust.read_bytes())
+        now = dt.datetime.now(dt.UTC)
+        built = x509.CertificateRevocationListBuilder().issuer_name(authority.subject)
+        built = built.last_update(now - dt.timedelta(days=30)).next_update(now + dt.timedelta(days=days))
+        for path in revoked:
+            serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+            built = built.add_revoked_certificate(one.build())
+        key: Any = load_pem_private_key(signer._authority.private_key_pem.bytes(), None)
+        list_file = self.folder / "crl.pem"
+        list_file.write_bytes(built.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        return list_file
 
     def _write(self, name: str, issued: trustme.LeafCert) -> tuple[Path, Path]:
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"

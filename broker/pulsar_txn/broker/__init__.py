@@ -24,4 +24,6 @@ def __getattr__(name: str) -> Any:
     """Import on first use: the pytest plug-in lives in this package, and pytest loads it for everybody."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if (sentence := importlib.import_module(".base.platforms", __name__).why_not_here()) is not None:
+        raise ImportError(sentence)
     return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)

@@ -16,7 +16,7 @@ from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStor
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
-from pulsar_txn.wire.topics import InvalidName, TopicName
+from pulsar_txn.wire.topics import InvalidName, TopicName, why_reserved
 
 from .base import plugins
 from .base.limits import LimitReached, Limits
@@ -213,6 +213,7 @@ class Broker:
         if not name.is_persistent:
             if not self.config.enable_non_persistent_topics:
                 raise Refusal(ServerError.NotAllowedError, "non-persistent topics are switched off (enableNonPersistentTopics)")
+            _check_reserved(name)
             return
         count = await self.catalog.partitions(name.base)
         if count and name.partition < 0:
@@ -222,6 +223,8 @@ class Broker:
         may_create = count > 0 or (create and self.config.allow_auto_topic_creation)
         if self.catalog.exists(name):
             return
+        if not count:  # partitions of one that is there already, from before this rule, go on
+            _check_reserved(name)
         if not may_create:
             raise Refusal(ServerError.TopicNotFound, f"{name} is not there, and topics are not created on demand here")
         limit = self.config.max_topics_per_namespace
@@ -490,6 +493,12 @@ class Broker:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _check_reserved(name: TopicName) -> None:
+    """Refusal NotAllowedError for a new topic with a name that is not for users."""
+    if (reason := why_reserved(name)) is not None:
+        raise Refusal(ServerError.NotAllowedError, reason)
 
 
 def _parsed(pieces: Pieces) -> Iterator[TopicName]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def pulsar_broker() -> Iterator[Standalone]:
     """A running broker; everything is kept in memory. `pulsar_broker.service_url` is its address."""
+    from pulsar_txn.broker.base.platforms import why_not_here
+
+    if (sentence := why_not_here()) is not None:
+        pytest.fail(f"pulsar_broker: {sentence}", pytrace=False)
     from pulsar_txn.broker.base.runtime import LoopThread
     from pulsar_txn.broker.server import Standalone
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import attrs
 
-from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
 
@@ -126,7 +125,7 @@ class Standalone:
             return MemoryStore()
         factory = plugins.resolve(plugins.LEDGERS, self.config.ledger_provider)
         store: Any = factory() if factory is MemoryStore else factory(self._data_dir)
-        if isinstance(store, JournalStore):
+        if hasattr(store, "max_state_bytes"):
             store.max_state_bytes = self.config.max_store_state_bytes
         opened: LogStore = store
         return opened
@@ -143,6 +142,7 @@ def check_security(config: BrokerConfig) -> None:
     """
     if config.broker_service_port is None and config.broker_service_port_tls is None:
         raise ConfigError("there is no port: set brokerServicePort or brokerServicePortTls")
+    _check_functions(config)
     if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
         tls_of(config)
     if authentication_of(config).enabled:
@@ -154,3 +154,15 @@ def check_security(config: BrokerConfig) -> None:
             "bindAddress=%s without authenticationEnabled: whoever reaches this broker may read, write and administrate",
             config.bind_address,
         )
+
+
+def _check_functions(config: BrokerConfig) -> None:
+    """A function is code that this machine runs. ConfigError where everybody could send some."""
+    if not config.functions_worker_enabled or config.authentication_enabled or config.bind_address in LOOPBACK:
+        return
+    if not config.functions_worker_without_authentication_allowed:
+        raise ConfigError(
+            f"functionsWorkerEnabled=true with bindAddress={config.bind_address}: whoever reaches this port could run code on "
+            "this machine; set bindAddress=127.0.0.1, or, if you want that, functionsWorkerWithoutAuthenticationAllowed=true"
+        )
+    _logger.warning("functions run code of everybody who reaches the HTTP port on %s", config.bind_address)

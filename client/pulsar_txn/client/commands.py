@@ -135,7 +135,7 @@ async def _lines() -> AsyncIterator[bytes]:
     reader = asyncio.StreamReader(limit=_LONGEST_LINE_BYTES)
     try:
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    except ValueError:  # not a pipe
+    except (ValueError, OSError, NotImplementedError):  # not a pipe, or a console of Windows
         for line in sys.stdin.buffer:
             yield line
         return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from pulsar_txn.ledger.journal.holds import Cut
+if TYPE_CHECKING:
+    from pulsar_txn.ledger.journal.holds import Cut
 
 
 class Leases(Protocol):

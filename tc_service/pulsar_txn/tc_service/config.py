@@ -75,6 +75,7 @@ class CoordinatorConfig:
     tls_certificate_file_path: str | None = None
     tls_key_file_path: str | None = None
     tls_trust_certs_file_path: str | None = None
+    tls_crl_file_path: str | None = None  # ours
     tls_require_trusted_client_cert_on_connect: bool = False
     tls_cert_refresh_check_duration_sec: int = 300
     broker_client_trust_certs_file_path: str | None = None

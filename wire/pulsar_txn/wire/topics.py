@@ -31,6 +31,19 @@ MAX_NAMESPACE_BYTES: Final = 1024
 MAX_SUBSCRIPTION_BYTES: Final = 2048
 """In UTF-8; of a durable subscription this is the name of its cursor."""
 
+SYSTEM_NAMES: Final = frozenset(
+    {
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+    }
+)
+"""Names of topics that a cluster of Pulsar makes for itself in each namespace."""
+
+_SYSTEM_NAMESPACE: Final = ("pulsar", "system")
+_SYSTEM_PREFIXES: Final = ("transaction_coordinator_assign", "__transaction_log_")
+_PATH_PARTS: Final = (".", "..")
 _PARTITION_MARK: Final = "-partition-"
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_BYTES: Final = len(_PARTITION_MARK) + 10
@@ -125,6 +138,8 @@ def check_namespace(tenant: str, namespace: str = "default") -> None:
     for part in (tenant, namespace):
         if _PART.fullmatch(part) is None:
             raise InvalidName(f"namespace {tenant}/{namespace}: {part!r} may have letters, digits and any of -=:._ only")
+        if part in _PATH_PARTS:
+            raise InvalidName(f"namespace {tenant}/{namespace}: no path over HTTP can name {part!r}; choose another name")
 
 
 def _check_characters(kind: str, name: str) -> None:
@@ -150,6 +165,22 @@ def partition_name(topic: str, index: int) -> str:
 def pending_ack_topic(topic: str, subscription: str) -> str:
     """The topic whose log keeps the pending acks of a subscription, whose name is encoded as Java's URLEncoder does."""
     return f"{topic}-{quote_plus(subscription, safe='*').replace('~', '%7E')}{PENDING_ACK_SUFFIX}"
+
+
+def why_reserved(name: TopicName) -> str | None:
+    """Why nobody may create this topic at a server; None for a name that is free.
+
+    A path over HTTP loses `.` and `..` as a part. A system name in a namespace of users would be taken for the system's topic
+    by tools, which look at the last part alone.
+    """
+    base = name.base
+    if any(part in _PATH_PARTS for part in (name.tenant, name.namespace, base.name)):
+        return f"{name} has a part '.' or '..', which no path over HTTP can name; choose another name"
+    if (name.tenant, name.namespace) == _SYSTEM_NAMESPACE:
+        return None
+    if base.name in SYSTEM_NAMES or base.name.startswith(_SYSTEM_PREFIXES):
+        return f"{base.name} is the name of a system topic of Pulsar, and not for a namespace of users; choose another name"
+    return None
 
 
 def is_transaction_internal(name: str) -> bool:

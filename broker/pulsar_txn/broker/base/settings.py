@@ -57,11 +57,13 @@ class BrokerConfig:
     tls_certificate_file_path: str | None = None
     tls_key_file_path: str | None = None
     tls_trust_certs_file_path: str | None = None
+    tls_crl_file_path: str | None = None  # ours
     tls_require_trusted_client_cert_on_connect: bool = False
     tls_cert_refresh_check_duration_sec: int = 300
 
     # functions
     functions_worker_enabled: bool = False
+    functions_worker_without_authentication_allowed: bool = False  # ours
     functions_max_package_size_in_mb: int = 64  # ours
 
     # storage

@@ -16,7 +16,7 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.ledger.protocols import LogStore, VersionConflict, Versioned
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic, why_reserved
 
 from .index import TopicIndex
 
@@ -92,7 +92,7 @@ class Catalog:
         partitioned = config.allow_auto_topic_creation and config.allow_auto_topic_creation_type == "partitioned"
         if count or not may_create or not partitioned or topic.partition >= 0 or self.exists(topic):
             return count
-        if is_transaction_internal(str(topic)):
+        if is_transaction_internal(str(topic)) or why_reserved(topic) is not None:
             return 0
         try:
             await self.create_partitioned(topic, config.default_num_partitions)
@@ -106,6 +106,8 @@ class Catalog:
             raise Refusal(ServerError.NotAllowedError, f"{partitions} partitions: give a number from 1 to {_MAX_PARTITIONS}")
         if self.exists(topic):
             raise Refusal(ServerError.NotAllowedError, f"{topic} is there already, without partitions")
+        if (reason := why_reserved(topic)) is not None:
+            raise Refusal(ServerError.NotAllowedError, reason)
         data = json.dumps({"partitions": partitions}).encode()
         try:
             await self._metadata.put(_partitioned_path(topic), data, expected_version=-1)

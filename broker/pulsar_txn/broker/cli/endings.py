@@ -6,8 +6,6 @@ from typing import Final
 
 from pulsar_txn.broker.base.plugins import PluginError
 from pulsar_txn.broker.base.settings import ConfigError
-from pulsar_txn.ledger.journal.backup import BackupRefused
-from pulsar_txn.ledger.journal.salvage import CannotSalvage
 from pulsar_txn.ledger.protocols import (
     LedgerError,
     StoreInUse,
@@ -18,6 +16,8 @@ from pulsar_txn.ledger.protocols import (
 
 from .exits import REFUSED, STORAGE_FAILED, STORE_REFUSED, USAGE, Ending
 
+_REFUSALS: Final = ("BackupRefused", "CannotSalvage")
+"""Of the journal, which is not imported for its errors."""
 _STORE: Final = (StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported)
 
 
@@ -26,7 +26,7 @@ def ending_of(error: Exception) -> Ending | None:
     match error:
         case ConfigError() | PluginError():
             return Ending(USAGE, str(error))
-        case BackupRefused() | CannotSalvage():
+        case _ if type(error).__name__ in _REFUSALS:
             return Ending(REFUSED, str(error))
         case LedgerError():
             return Ending(STORE_REFUSED if isinstance(error, _STORE) else STORAGE_FAILED, str(error))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pulsar_txn.broker.net.ports import CannotListen
 from pulsar_txn.wire.secret_text import shown
+
+if TYPE_CHECKING:
+    from pulsar_txn.broker.net.ports import CannotListen
 
 OK: Final = 0
 REFUSED: Final = 1

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import click
 
-from .exits import Ending
+from pulsar_txn.broker.base.platforms import why_not_here
+
+from .exits import UNAVAILABLE, Ending
 
 COMMANDS: Final = "pulsar_txn.commands"
 
@@ -31,12 +33,16 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         if cmd_name in _OWN:
+            if (sentence := why_not_here()) is not None:
+                return _absent(cmd_name, sentence)
             command: click.Command = importlib.import_module(f".{cmd_name}", __package__).command
             return command
         for point in entry_points(group=COMMANDS, name=cmd_name):
             try:
                 found: click.Command = point.load()
             except ImportError as error:
+                if (sentence := why_not_here()) is not None:
+                    return _absent(cmd_name, sentence)
                 raise click.ClickException(f"the command {cmd_name} cannot be imported from {point.value}: {error}") from error
             return found
         return None
@@ -51,6 +57,17 @@ class LazyGroup(click.Group):
                 raise
             say(ending)
             ctx.exit(ending.code)
+
+
+def _absent(name: str, sentence: str) -> click.Command:
+    """A command of another system: whatever is given to it, it ends with the sentence."""
+
+    def end(**_given: Any) -> None:
+        raise Ending(UNAVAILABLE, sentence)
+
+    any_arguments = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True}
+    return click.Command(name, context_settings=settings, callback=end, params=[any_arguments], help=f"Not here: {sentence}.")
 
 
 def _ending_of(error: Exception) -> Ending | None:

@@ -15,7 +15,6 @@ import click
 
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base import plugins
-from pulsar_txn.broker.base.addresses import LOOPBACK
 from pulsar_txn.broker.base.config import Loaded, conf_key, load
 from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.broker.base.settings import BrokerConfig
@@ -112,11 +111,6 @@ def _check_functions(config: BrokerConfig) -> None:
     if config.authentication_enabled:
         text = "the worker beside the broker has no credentials; set functionsWorkerEnabled=false, and use functions localrun"
         raise Ending(USAGE, f"functions and authenticationEnabled=true do not go together here: {text}")
-    if config.bind_address not in LOOPBACK:
-        _logger.warning(
-            "functions are enabled and HTTP listens on %s: whoever reaches this port can run code on this machine",
-            config.bind_address,
-        )
 
 
 class Process:

@@ -25,6 +25,10 @@ class TlsKeys(Protocol):
         """Authorities of the clients' certificates."""
 
     @property
+    def tls_crl_file_path(self) -> str | None:
+        """PEM with the revocation lists of those authorities."""
+
+    @property
     def tls_require_trusted_client_cert_on_connect(self) -> bool:
         """Whether a client needs one."""
 
@@ -35,7 +39,7 @@ class TlsKeys(Protocol):
 
 def reloaded_tls_of(keys: TlsKeys) -> Reloaded[ssl.SSLContext]:
     """The same as `tls_of`, for connections that come when the files are others. ConfigError."""
-    named = (keys.tls_certificate_file_path, keys.tls_key_file_path, keys.tls_trust_certs_file_path)
+    named = (keys.tls_certificate_file_path, keys.tls_key_file_path, keys.tls_trust_certs_file_path, keys.tls_crl_file_path)
     return Reloaded(lambda: tls_of(keys), [each for each in named if each], keys.tls_cert_refresh_check_duration_sec)
 
 
@@ -57,6 +61,23 @@ def tls_of(keys: TlsKeys) -> ssl.SSLContext:
             raise ConfigError(f"tlsTrustCertsFilePath cannot be used: {error}") from None
         required = keys.tls_require_trusted_client_cert_on_connect
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        if keys.tls_crl_file_path:
+            _load_crl(context, keys.tls_crl_file_path)
+    elif keys.tls_crl_file_path:
+        raise ConfigError("tlsCrlFilePath needs tlsTrustCertsFilePath: a list is of one of those authorities")
     elif keys.tls_require_trusted_client_cert_on_connect:
         raise ConfigError("tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath")
     return context
+
+
+def _load_crl(context: ssl.SSLContext, path: str) -> None:
+    """Look up certificates of clients in the list of their authority. One that is missing or out of date lets nobody in."""
+    before = context.cert_store_stats()
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tlsCrlFilePath cannot be used: {error}") from None
+    after = context.cert_store_stats()
+    if not after["crl"] or after["x509"] != before["x509"]:
+        raise ConfigError("tlsCrlFilePath must have revocation lists (PEM), and no certificates")
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF

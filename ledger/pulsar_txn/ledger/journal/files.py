@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from pulsar_txn.ledger.journal import sync_helper
 from pulsar_txn.ledger.journal.syncer import Syncer, start_syncer
 from pulsar_txn.ledger.protocols import Buffer
 
@@ -23,7 +24,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 
 UNREADABLE: Final = frozenset(
-    {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV, errno.ETIMEDOUT}
+    getattr(errno, name)
+    for name in ("EIO", "EUCLEAN", "EBADMSG", "ENODATA", "EREMOTEIO", "ENXIO", "ENODEV", "ETIMEDOUT")
+    if hasattr(errno, name)  # not each system has all of them
 )
 """Errors that speak of the medium, not of this process: these bytes cannot be read, others may be."""
 
@@ -34,6 +37,13 @@ TRANSIENT: Final = NO_DESCRIPTOR | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 HELD_DESCRIPTORS: Final = 8
 """Kept for the journal while it holds a folder: enough to start a helper, and to open a file or two."""
+
+
+def _write_joined(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    return os.pwrite(fd, b"".join(buffers), offset)
+
+
+_pwritev: Callable[[int, Sequence[Buffer], int], int] = getattr(os, "pwritev", _write_joined)  # macOS has it since version 11
 
 
 class Files(Protocol):
@@ -178,11 +188,11 @@ class RealFiles:
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write."""
-        return os.pwritev(fd, buffers, offset)
+        return _pwritev(fd, buffers, offset)
 
     def sync(self, fd: int) -> None:
         """Sync."""
-        os.fsync(fd)
+        sync_helper.sync_fully(fd)
 
     def rename(self, old: str, new: str) -> None:
         """Rename."""
@@ -248,7 +258,7 @@ class RealFiles:
     def _sync_folder(self, path: str) -> None:
         fd = self.open_folder(path)
         try:
-            os.fsync(fd)
+            sync_helper.sync_fully(fd)
         finally:
             os.close(fd)
 

@@ -10,11 +10,33 @@ description as the writer's, so that the kernel reports a write-back error here,
 """
 
 import errno
+import fcntl
 import os
 import socket
 import sys
 
 ZERO_FILL_STEP_BYTES = 1 << 20
+FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+"""Of macOS, where fsync leaves what was written in the cache of the disk."""
+NO_FULL_SYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+"""Of file systems that do not know it."""
+
+
+def sync_fully(fd: int) -> None:
+    """Wait until everything of the file, or folder, is on the disk."""
+    if FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(fd, FULL_SYNC)
+        except OSError as error:
+            if error.errno not in NO_FULL_SYNC:
+                raise
+        else:
+            return
+    os.fsync(fd)
+
+
+sync_data = getattr(os, "fdatasync", sync_fully)
+"""As `sync_fully`, without times and the like where the system has a call for that."""
 
 
 def zero_fill(fd: int) -> None:
@@ -24,10 +46,10 @@ def zero_fill(fd: int) -> None:
     at = 0
     while at < size:
         at += os.pwrite(fd, zeros[: size - at], at)
-    os.fsync(fd)
+    sync_fully(fd)
 
 
-ACTIONS = {b"s": os.fdatasync, b"d": os.fsync, b"z": zero_fill}
+ACTIONS = {b"s": sync_data, b"d": sync_fully, b"z": zero_fill}
 
 
 def attempt(command: bytes, fd: int) -> int:

@@ -189,7 +189,12 @@ async def _localrun(told: argparse.Namespace) -> None:
         run = FunctionRun(client, config_of(told), stop=stop)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _end, loop, stop)
+            try:
+                loop.add_signal_handler(number, _end, loop, stop)
+            except NotImplementedError:
+                raise UsageError(
+                    "this system cannot end a function by a signal", hint="run localrun on Linux or macOS, or in WSL"
+                ) from None
         stats = await run.run()
     logger.info("ended: %s", json.dumps(attrs.asdict(stats)))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
@@ -17,6 +20,8 @@ from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStr
 from pulsar_txn.pipeline.spark.source.refused import RefusedStreamReader
 from pulsar_txn.pipeline.spark.source.typed import topics_type
 from pulsar_txn.pipeline.spark.steps import OnStep
+
+logger = logging.getLogger(__name__)
 
 
 class PulsarDataSource(DataSource):
@@ -83,6 +88,24 @@ class PulsarTxnDataSource(PulsarDataSource):
 
 
 def register(spark: Any) -> None:
-    """Register both names in a session; needed only where Spark's automatic search is off or has failed."""
+    """Register both names in a session, where Spark's automatic search is off, or looks in another Python than this one.
+
+    Spark starts its workers with `python3` from the PATH, unless PYSPARK_PYTHON or `spark.pyspark.python` names another one.
+    That has no pulsar-txn when this program runs as `venv/bin/python job.py`, without an active environment. So with a local
+    master, and without these settings, this sets PYSPARK_PYTHON to the Python of this program, also for this session.
+    """
+    context = getattr(spark, "sparkContext", None)  # there is none with Spark Connect
+    if context is not None and _starts_any_python(context):
+        logger.info("PYSPARK_PYTHON is set to %s, the Python of this program", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = context.pythonExec = sys.executable
     for source in (PulsarDataSource, PulsarTxnDataSource):
         spark.dataSource.register(source)
+
+
+def _starts_any_python(context: Any) -> bool:
+    """Whether nobody has said which Python the workers of a local session run."""
+    return (
+        context.master.startswith("local")
+        and "PYSPARK_PYTHON" not in os.environ
+        and context.getConf().get("spark.pyspark.python") is None
+    )

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from pulsar_txn.wire.ids import Participant
-from pulsar_txn.wire.topics import InvalidName, TopicName, check_subscription, is_transaction_internal
+from pulsar_txn.wire.topics import SYSTEM_NAMES, InvalidName, TopicName, check_subscription, is_transaction_internal
 
 _SEPARATOR: Final = "|"
 _KEPT: Final = 4096
@@ -22,14 +22,6 @@ _KEPT: Final = 4096
 _CLUSTER: Final = re.compile(r"[-.\w]{1,128}", re.ASCII)
 _SCALABLE: Final = ("segment://", "topic://")
 _SYSTEM_NAMESPACE: Final = ("pulsar", "system")
-_SYSTEM_NAMES: Final = frozenset(
-    {
-        "__change_events",
-        "__transaction_buffer_snapshot",
-        "__transaction_buffer_snapshot_segments",
-        "__transaction_buffer_snapshot_indexes",
-    }
-)
 
 
 class ParticipantRefused(ValueError):  # noqa: N818 - named by what happened
@@ -92,6 +84,4 @@ def normalise(topic: str, subscription: str | None = None) -> Participant:
 
 def _is_system(name: TopicName) -> bool:
     base = name.base
-    return (
-        (name.tenant, name.namespace) == _SYSTEM_NAMESPACE or base.name in _SYSTEM_NAMES or is_transaction_internal(str(name))
-    )
+    return (name.tenant, name.namespace) == _SYSTEM_NAMESPACE or base.name in SYSTEM_NAMES or is_transaction_internal(str(name))
