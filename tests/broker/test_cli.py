@@ -344,7 +344,7 @@ def test_without_the_extra_there_is_one_sentence_and_code_69() -> None:
     assert done.returncode == exits.UNAVAILABLE
     assert done.stdout == ""
     (said,) = done.stderr.splitlines()
-    assert "pip install 'pulsar-txn[broker]'" in said
+    assert "pip install '.[broker]'" in said
     assert "click" in said
 
 

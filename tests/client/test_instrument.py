@@ -99,7 +99,7 @@ def test_without_the_extra_the_error_has_the_command_that_installs_it():
         "client.close()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'pulsar-txn[otel]'" in done.stdout
+    assert "pip install '.[otel]'" in done.stdout
 
 
 # --- what it is made of ---------------------------------------------------------------------------------------------

@@ -92,10 +92,11 @@ def test_the_front_of_several_clusters_says_which_it_is_for() -> None:
     assert not loaded().config.has_front
 
 
-def test_keys_that_have_no_effect_are_named() -> None:
-    found = loaded(
-        **{"cluster.east.webUrl": "x", "cluster.north.serviceUrl": "y", "managedLedgerCursorBackloggedThreshold": "1"}
-    )
+def test_keys_that_have_no_effect_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.conf"
+    keys = ("clusters=east", "cluster.east.serviceUrl=pulsar://east:6650", "cluster.east.webUrl=x")
+    file.write_text("\n".join([*keys, "cluster.north.serviceUrl=y", "managedLedgerCursorBackloggedThreshold=1"]))
+    found = load(file, {})
     (warning,) = [each for each in found.warnings if "no effect" in each]
     assert all(
         key in warning for key in ("cluster.east.webUrl", "cluster.north.serviceUrl", "managedLedgerCursorBackloggedThreshold")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.closing import close_store, drain
-from pulsar_txn.broker.base.config import Setting, build, conf_key, fields_of, read_settings, unknown_keys
+from pulsar_txn.broker.base.config import Setting, build, conf_key, fields_of, read_settings, refuse_unknown, unknown_keys
 from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.loop_meter import Histogram
 from pulsar_txn.broker.base.repeating import Repeating
@@ -198,6 +198,7 @@ __all__ = [
     "reachable",
     "read_settings",
     "refuse_new_txn",
+    "refuse_unknown",
     "tls_of",
     "unknown_keys",
     "watched_by",

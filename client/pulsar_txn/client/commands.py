@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -24,11 +25,14 @@ from pulsar_txn.client.errors import (
     PulsarError,
     UsageError,
 )
+from pulsar_txn.client.net.authentication import Authentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
 from pulsar_txn.client.send.producer import AsyncProducer
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 _REFUSED: Final = 1
 _USAGE: Final = 2
@@ -48,6 +52,45 @@ _url = click.option(
     "--url", default="pulsar://127.0.0.1:6650", envvar="PULSAR_URL", show_default=True, help="Where the broker is."
 )
 
+_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def _access(command: C) -> C:
+    """The options of a command that say who asks, and whom it believes."""
+    options = (
+        click.option("--auth-token-file", type=click.Path(path_type=Path), help="File with a JSON Web Token."),
+        click.option("--tls-trust-certs-file", type=_FILE, help="PEM file with the authority of the broker's certificate."),
+        click.option("--tls-certificate-file", type=_FILE, help="PEM file with the certificate to show."),
+        click.option("--tls-key-file", type=_FILE, help="PEM file with its key."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _shown(
+    auth_token_file: Path | None,
+    tls_trust_certs_file: Path | None,
+    tls_certificate_file: Path | None,
+    tls_key_file: Path | None,
+) -> dict[str, Any]:
+    """The arguments of the client. A token counts before a certificate, which is then shown and proves nothing."""
+    files = {
+        "tls_trust_certs_file": tls_trust_certs_file,
+        "tls_certificate_file": tls_certificate_file,
+        "tls_key_file": tls_key_file,
+    }
+    authentication: Authentication | None = None
+    if auth_token_file is not None:
+        if not auth_token_file.is_file():  # not shown: perhaps it is the token itself
+            raise click.UsageError("--auth-token-file is no file; give the path of a file with the token")
+        authentication = TokenAuthentication.from_file(auth_token_file)
+    elif tls_certificate_file is not None:
+        if tls_key_file is None:
+            raise click.UsageError("--tls-certificate-file goes with --tls-key-file")
+        authentication = TlsAuthentication(tls_certificate_file, tls_key_file)
+    return {"authentication": authentication, **files}
+
 
 @click.command("produce")
 @click.argument("topic")
@@ -59,6 +102,7 @@ _url = click.option(
 @click.option("--txn-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
 @click.option("--coordinator", metavar="URL", help="A coordinator beside the cluster, for the transaction.")
 @click.option("--cluster", default="", help="The cluster's name there; not needed where there is one.")
+@_access
 def produce(
     topic: str,
     messages: tuple[str, ...],
@@ -69,6 +113,7 @@ def produce(
     txn_timeout: float,
     coordinator: str | None,
     cluster: str,
+    **access: Path | None,
 ) -> None:
     """Send MESSAGES to TOPIC; without any, the lines of the standard input.
 
@@ -78,7 +123,7 @@ def produce(
     options: dict[str, Any] = {"properties": pairs or None, "key": key}
     if coordinator and not transaction:
         raise click.UsageError("--coordinator is for a transaction: also give --transaction")
-    where: dict[str, Any] = {"coordinator": coordinator, "cluster": cluster}
+    where: dict[str, Any] = {"coordinator": coordinator, "cluster": cluster} | _shown(**access)
     _run(_produce(url, where, topic, messages, options, txn_timeout if transaction else None))
 
 
@@ -153,6 +198,7 @@ async def _lines() -> AsyncIterator[bytes]:
 @click.option("--from-start", is_flag=True, help="A new subscription begins with the first message there is.")
 @click.option("--peek", is_flag=True, help="Acknowledge nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One object per message instead of its bytes.")
+@_access
 def consume(
     topic: str,
     subscription: str,
@@ -163,6 +209,7 @@ def consume(
     from_start: bool,
     peek: bool,
     as_json: bool,
+    **access: Path | None,
 ) -> None:
     """Print messages of TOPIC, one per line, and acknowledge each.
 
@@ -172,12 +219,14 @@ def consume(
         "consumer_type": _TYPES[kind],
         "initial_position": InitialPosition.EARLIEST if from_start else InitialPosition.LATEST,
     }
-    if not _run(_consume(url, topic, subscription, options, count, wait, acknowledge=not peek, as_json=as_json)):
+    shown = _shown(**access)
+    if not _run(_consume(url, shown, topic, subscription, options, count, wait, acknowledge=not peek, as_json=as_json)):
         raise SystemExit(_REFUSED)
 
 
 async def _consume(
     url: str,
+    shown: dict[str, Any],
     topic: str,
     subscription: str,
     options: dict[str, Any],
@@ -188,7 +237,7 @@ async def _consume(
     as_json: bool,
 ) -> bool:
     """Whether as many came as were asked for."""
-    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS) as client:
+    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS, **shown) as client:
         consumer = await client.subscribe(topic, subscription, **options)
         received = 0
         while not count or received < count:
@@ -232,20 +281,20 @@ def _print(message: Message[bytes], *, as_json: bool) -> None:
 @click.command("ping")
 @click.argument("url", default="pulsar://127.0.0.1:6650", envvar="PULSAR_TXN_PING")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds, per host.")
-def ping(url: str, timeout: float) -> None:
+@_access
+def ping(url: str, timeout: float, **access: Path | None) -> None:
     """Ask whether a broker or a coordinator serves at URL, which may name several hosts: one that answers suffices.
 
-    For health checks. It shows no credentials, so a server that refuses it for that has answered, and it accepts any
-    certificate. Exit codes: 0 one answers, 2 usage, 69 none does.
+    For health checks. Without options it shows no credentials, so a server that refuses it for that has answered, and it
+    accepts any certificate; with --tls-trust-certs-file it checks it. Exit codes: 0 one answers, 2 usage, 69 none does.
     """
-    click.echo(_run(_ping(url, timeout)), err=True)
+    click.echo(_run(_ping(url, timeout, _shown(**access))), err=True)
 
 
-async def _ping(url: str, timeout: float) -> str:
-    tls = "+ssl:" in url
-    async with AsyncClient(
-        url, connection_timeout=timeout, tls_allow_insecure_connection=tls, tls_validate_hostname=not tls
-    ) as client:
+async def _ping(url: str, timeout: float, shown: dict[str, Any]) -> str:
+    if "+ssl:" in url and shown["tls_trust_certs_file"] is None:
+        shown = shown | {"tls_allow_insecure_connection": True, "tls_validate_hostname": False}
+    async with AsyncClient(url, connection_timeout=timeout, **shown) as client:
         hosts = parse_service_url(url)
         for host in hosts[:-1]:
             with contextlib.suppress(ConnectionLost, OperationTimeout):

@@ -491,7 +491,7 @@ class FeatureUnsupported(TransactionError, NotImplementedError):
 
     fatal = True
     default_hint = (
-        "leave it out, or use a coordinator that has it: `pulsar-txn broker`, or `pulsar-txn coordinator` beside a cluster"
+        "leave it out, or use a coordinator that has it: `pulsar-txn standalone`, or `pulsar-txn coordinator` beside a cluster"
     )
 
 

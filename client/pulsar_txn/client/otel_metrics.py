@@ -26,7 +26,7 @@ from pulsar_txn.wire.ids import MessageId, TxnId
 try:
     from opentelemetry import metrics
 except ImportError as missing:
-    raise InvalidConfiguration("opentelemetry-api is needed", hint="pip install 'pulsar-txn[otel]'") from missing
+    raise InvalidConfiguration("opentelemetry-api is needed", hint="pip install '.[otel]' in a checkout") from missing
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer

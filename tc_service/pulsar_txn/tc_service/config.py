@@ -20,6 +20,7 @@ from pulsar_txn.broker.serving import (
     build,
     fields_of,
     read_settings,
+    refuse_unknown,
     tls_of,
     unknown_keys,
 )
@@ -214,6 +215,7 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     text = shipped_conf() if path is None else path.read_text(encoding="utf-8")
     name = f"(shipped) {_SHIPPED}" if path is None else str(path)
     chosen, warnings = read_settings(text, name, environ, command_line or {}, _is_known)
+    refuse_unknown([each for key, each in chosen.items() if not _is_known(key)], FIELDS)
     config, _ = build(CoordinatorConfig, [each for key, each in chosen.items() if key in FIELDS])
     _check(config)
     clusters = {each: _cluster(each, chosen) for each in _names(config, chosen)}
@@ -221,6 +223,7 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     if config.has_front:
         _check_front(config, clusters)
     unknown = [each for key, each in chosen.items() if key not in FIELDS and not _is_of_cluster(key, clusters)]
+    refuse_unknown(unknown, FIELDS)
     if unknown:
         warnings.append(unknown_keys(unknown, "the coordinator"))
     return LoadedCoordinator(config, clusters, tuple(warnings))

@@ -7,6 +7,7 @@ A stock `standalone.conf` is read without an error: keys that this broker does n
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from .settings import BrokerConfig, ConfigError
 
 ConfigT = TypeVar("ConfigT")
 
+COMMAND_LINE: Final = "command line"
 ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 _SHIPPED: Final = "standalone.conf"
 _UNLIMITED_AT_MINUS_ONE: Final = frozenset({"default_retention_time_in_minutes", "default_retention_size_in_mb"})
@@ -107,6 +109,7 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     name = f"(shipped) {_SHIPPED}" if path is None else str(path)
     chosen, warnings = read_settings(text, name, environ, command_line or {}, FIELDS.__contains__)
     unknown = [each for key, each in chosen.items() if key not in FIELDS]
+    refuse_unknown(unknown, FIELDS)
     if unknown:
         warnings.append(unknown_keys(unknown, "this broker"))
     config, origins = build(BrokerConfig, [each for key, each in chosen.items() if key in FIELDS])
@@ -123,7 +126,7 @@ def read_settings(
     warnings: list[str] = []
     chosen = _last_wins(_from_file(text, name), warnings)
     chosen |= {each.key: each for each in _from_environment(environ, is_known)}
-    chosen |= {key: Setting(key, value, "command line") for key, value in command_line.items()}
+    chosen |= {key: Setting(key, value, COMMAND_LINE) for key, value in command_line.items()}
     return chosen, warnings
 
 
@@ -164,6 +167,18 @@ def _last_wins(settings: Iterator[Setting], warnings: list[str]) -> dict[str, Se
             warnings.append(f"{each.origin}: {each.key} is repeated (first at {chosen[each.key].origin}); this one counts")
         chosen[each.key] = each
     return chosen
+
+
+def refuse_unknown(unknown: Iterable[Setting], known: Iterable[str]) -> None:
+    """ConfigError for a key that a command line names and nobody knows: nobody would find the typing error.
+
+    A file is of another program, perhaps, and its further keys are a warning.
+    """
+    for each in unknown:
+        if each.origin == COMMAND_LINE:
+            near = difflib.get_close_matches(each.key, list(known), 1)
+            hint = f"; did you mean {near[0]}?" if near else "; docs/configuration.md has all keys"
+            raise ConfigError(f"{COMMAND_LINE}: there is no key {each.key}{hint}")
 
 
 def unknown_keys(unknown: Sequence[Setting], program: str) -> str:

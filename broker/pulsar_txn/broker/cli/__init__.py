@@ -9,7 +9,7 @@ from typing import Final
 _NEEDED: Final = ("click", "javaproperties", "aiohttp", "prometheus_client")
 _MISSING_EXTRA: Final = (
     "pulsar-txn: the command line and the broker come with an extra that is not installed ({missing}); "
-    "run: pip install 'pulsar-txn[broker]'"
+    "run: pip install '.[broker]' in a checkout"
 )
 _UNAVAILABLE: Final = 69
 

@@ -26,7 +26,7 @@ _MAIN: Final = "from pulsar_txn.broker.cli import main; main()"
 def check_installed() -> None:
     """Raises Ending where the command is not installed."""
     if not entry_points(group="pulsar_txn.commands", name="functions"):
-        raise Ending(UNAVAILABLE, "functions are not installed; run: pip install 'pulsar-txn[broker,functions]'")
+        raise Ending(UNAVAILABLE, "functions are not installed; run: pip install '.[broker,functions]' in a checkout")
 
 
 class FunctionsChild:

@@ -52,7 +52,7 @@ def _asked(session: Session, body: Any, topic: str) -> tuple[TxnId, TxnAction, s
     """What is to end, how, and where. Raises Refusal."""
     services = session.services
     if not services.config.external_transaction_coordinators_enabled:
-        text = "participants are told by their own broker's coordinators only; send END_TXN"
+        text = "participants are told by this broker's own coordinators only; set externalTransactionCoordinatorsEnabled=true"
         raise Refusal(ServerError.NotAllowedError, text)
     if services.authentication.enabled and not session.superuser:
         text = "only a role in superUserRoles may end a transaction at a participant"

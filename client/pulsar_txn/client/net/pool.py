@@ -164,7 +164,7 @@ def _connect_error(error: OSError, address: Address) -> ConnectionLost:
     if isinstance(error, ssl.SSLCertVerificationError):
         name = error.verify_code in _WRONG_NAME
         wrong_name = "use a host name that is in the certificate (tls_validate_hostname=False would not look at it)"
-        hint = wrong_name if name else "give its authority with tls_trust_certs_file= or tls_context="
+        hint = wrong_name if name else "give its authority: tls_trust_certs_file= or tls_context= (--tls-trust-certs-file)"
         failure = ConnectionLost(
             f"the broker's certificate was not accepted: {error.verify_message}", endpoint=str(address), hint=hint
         )

@@ -139,7 +139,7 @@ class JsonHttp:
         try:
             self._aiohttp = importlib.import_module("aiohttp")
         except ImportError as error:
-            raise InvalidConfiguration("aiohttp is needed", hint="pip install 'pulsar-txn[oauth2]'") from error
+            raise InvalidConfiguration("aiohttp is needed", hint="pip install '.[oauth2]' in a checkout") from error
         self._timeout = timeout
         self._tls: ssl.SSLContext | bool = tls_context or True
 

@@ -27,7 +27,9 @@ def need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InvalidConfiguration(f"{error.name or module} is needed", hint=f"pip install 'pulsar-txn[{extra}]'") from error
+        raise InvalidConfiguration(
+            f"{error.name or module} is needed", hint=f"pip install '.[{extra}]' in a checkout"
+        ) from error
 
 
 @attrs.frozen

@@ -55,7 +55,7 @@ class Operations:
         error = TransactionStateError(
             f"{_name_of(forgotten[0])} was called in the transaction and never awaited"
             + (f", and {len(forgotten) - 1} more calls" if len(forgotten) > 1 else ""),
-            hint="write await before it, or give it to a task that the block waits for",
+            hint="wait for the call, or give it to a task that the block waits for",
         )
         error.fatal = True  # the program is at fault, and no message
         self._failed(error)

@@ -124,7 +124,7 @@ class FunctionConfig:
         try:
             yaml = importlib.import_module("yaml")
         except ImportError as error:
-            raise InvalidConfiguration("PyYAML is needed", hint="pip install 'pulsar-txn[functions]'") from error
+            raise InvalidConfiguration("PyYAML is needed", hint="pip install '.[functions]' in a checkout") from error
         file = Path(path)
         try:
             found = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -85,7 +85,8 @@ RULES: Final[Mapping[Answer, Rule]] = MappingProxyType(
             first_pause_ms=5000,
             longest_pause_ms=30_000,
             alarm_after=1,
-            remedy="set transactionCoordinatorEnabled=true on every broker",
+            remedy="set transactionCoordinatorEnabled=true on every broker, and on those of pulsar-txn"
+            " externalTransactionCoordinatorsEnabled=true",
         ),
         Answer.UNAUTHORIZED: Rule(
             first_pause_ms=5000,
