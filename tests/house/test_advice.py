@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from collections.abc import Iterator
@@ -38,8 +39,13 @@ OTHER_KEYS = {
 """Keys of stock Pulsar and of requests that our texts name."""
 
 
-def texts(file: Path) -> Iterator[str]:
+@functools.cache
+def texts(file: Path) -> tuple[str, ...]:
     """What a program may show: its literals, f-strings with a mark for what is put in. Of a page, its lines."""
+    return tuple(_texts(file))
+
+
+def _texts(file: Path) -> Iterator[str]:
     if file.suffix == ".md":
         yield from file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
         return
