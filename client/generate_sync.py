@@ -83,8 +83,11 @@ LIVING = {
     "__aenter__": "self._living.check_open()\n        return self",
     "close": "self._living.close()",
     "run_transaction": REPEATED,
-    "join_check_group": "check = threaded(check)\n        return CheckGroup(\n            self._loop, "
-    "self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))\n        )",
+    "join_check_group": "join = functools.partial(self._inner.join_check_group, group, threaded(check))\n"
+    "        heard = threaded_hearing(on_decided)\n"
+    "        return CheckGroup(\n            self._loop,\n            self._loop.run(\n"
+    "                lambda: join(concurrency=concurrency, check_timeout=check_timeout, on_decided=heard)\n"
+    "            ),\n        )",
     "add_observer": OBSERVE.format("add"),
     "remove_observer": OBSERVE.format("remove"),
 }
@@ -133,9 +136,10 @@ BODIES = {
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
     "Client.create_producer": "return Producer(self._loop, *self._opening.producer(topic, schema, {options}))",
-    "Client.transactional_producer": "made, producer = transactional_over(\n"
+    "Client.transactional_producer": "heard = threaded_hearing(on_decided)\n        made, producer = transactional_over(\n"
     "            self._loop,\n            self._inner,\n"
-    "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare),\n            check,\n"
+    "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare, check_timeout, heard),\n"
+    "            check,\n"
     "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
     "        return TransactionalProducer(self._loop, made, producer)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
@@ -165,6 +169,9 @@ ARGUMENTS = {
     "Coordinator.join_check_group.check": "Callable[[CheckQuestion], LocalOutcome]",
     "Client.join_check_group.check": "Callable[[CheckQuestion], LocalOutcome]",
     "Client.transactional_producer.check": "Callable[[CheckQuestion], LocalOutcome] | CheckGroup",
+    "Coordinator.join_check_group.on_decided": "Callable[[CheckDecision], object] | None",
+    "Client.join_check_group.on_decided": "Callable[[CheckDecision], object] | None",
+    "Client.transactional_producer.on_decided": "Callable[[CheckDecision], object] | None",
     "TransactionalProducer.send_in_transaction.execute": "Callable[[HalfSent], LocalOutcome]",
     "Coordinator.run_transaction.work": "Callable[[Transaction], T]",
     "Client.run_transaction.work": "Callable[[Transaction], T]",
@@ -177,7 +184,10 @@ CLOSING = (
     "Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:"
     " it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child."
 )
-CHECKING = "`check` runs in threads of its own, at most `concurrency` of them, so it may block."
+CHECKING = (
+    "`check` runs in threads of its own, `concurrency` at a time, so it may block. One that takes longer than `check_timeout`"
+    " goes on in its thread, beside the others; what it returns then is the answer to the next question about its transaction."
+)
 DOCS = {
     "Consumer.acknowledge": "What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this"
     " returns at once.",
@@ -251,10 +261,11 @@ from typing import TypeVar
 {imports}
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
+from pulsar_txn.client.txn.checks import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.send.halves import HalfTerms
-from pulsar_txn.client.sync.checking import HalfSending, threaded, transactional_over
+from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving

@@ -34,6 +34,10 @@ def client(bench: Any) -> CheckClient:
     return CheckClient(bench.broker)
 
 
+def info(bench: Any, txn: TxnId) -> Any:
+    return bench.broker.coordinators.ready(txn.most).coordinator.transaction(txn.least)
+
+
 async def started(benches: Callable[..., Any], **config: Any) -> tuple[Any, ManualRuntime]:
     bench, clock = benches(**config), ManualRuntime()
     bench.runtime = clock
@@ -78,7 +82,7 @@ async def test_the_answer_decides(benches: Any, outcome: int, ends: list[bytes])
     await clock.advance(7)
     assert one.asked == [txn]
     await reader.nothing()
-    one.say(txn, outcome)
+    await one.says(txn, outcome)
     assert await reader.payloads(len(ends)) == ends
     await reader.nothing()
     await one.end(txn, TxnAction.COMMIT if outcome == COMMIT else TxnAction.ABORT)  # its own late end finds the same
@@ -100,16 +104,15 @@ async def test_a_hundred_interleaved_transactions_are_not_mixed_up(benches: Any)
     questions = [*one.take(), *two.take()]
     assert {txn_of(each): int(each.check_data) for each in questions} == txns
     for question in questions:
-        (one if txn_of(question) in one.connection.session.member.questions else two).say(
-            txn_of(question), COMMIT if int(question.check_data) % 3 else ABORT
-        )
+        asked = one if txn_of(question) in one.connection.session.member.seats["g"].at else two
+        await asked.says(txn_of(question), COMMIT if int(question.check_data) % 3 else ABORT)
     await one.settle()
     for txn, number in txns.items():
         assert status(bench, txn) is (TxnStatus.COMMITTED if number % 3 else TxnStatus.ABORTED)
 
 
 @pytest.mark.seed_rows("A31", "A32")
-@pytest.mark.parametrize("policy", ["abort", "commit", "keep"])
+@pytest.mark.parametrize("policy", ["park", "abort", "commit", "keep"])
 async def test_one_that_never_knows_is_asked_as_often_as_the_limit_says_and_then_the_policy_decides(
     benches: Any, policy: str
 ) -> None:
@@ -121,16 +124,17 @@ async def test_one_that_never_knows_is_asked_as_often_as_the_limit_says_and_then
         await clock.advance(7 if not number else 30.1)
         (question,) = one.take()
         assert question.check_count == number + 1
-        one.say(txn, UNKNOWN)
-        await one.settle()
+        await one.says(txn, UNKNOWN)
         assert status(bench, txn) is TxnStatus.OPEN
     await clock.advance(31)
     assert one.questions == []
-    expected = {"abort": TxnStatus.ABORTED, "commit": TxnStatus.COMMITTED, "keep": TxnStatus.OPEN}
-    assert status(bench, txn) is expected[policy]
+    expected = {"abort": TxnStatus.ABORTED, "commit": TxnStatus.COMMITTED}
+    assert status(bench, txn) is expected.get(policy, TxnStatus.OPEN)
     await clock.advance(2600)
-    assert status(bench, txn) is {**expected, "keep": TxnStatus.ABORTED}[policy], "its timeout"
+    assert status(bench, txn) is {**expected, "keep": TxnStatus.ABORTED}.get(policy, TxnStatus.OPEN), "its timeout"
     assert one.questions == []
+    action, cause = {"park": (None, 8), "abort": (1, 8), "commit": (0, 8), "keep": (1, 1)}[policy]
+    assert one.decided == [(txn, action, cause)]
 
 
 @pytest.mark.seed_rows("A28")
@@ -145,8 +149,7 @@ async def test_when_the_sender_is_gone_another_member_is_asked_and_never_one_of_
     await clock.advance(7)
     assert other.asked == [txn]
     assert stranger.questions == []
-    other.say(txn, COMMIT)
-    await other.settle()
+    await other.says(txn, COMMIT)
     assert status(bench, txn) is TxnStatus.COMMITTED
 
 
@@ -158,18 +161,18 @@ async def test_a_member_that_is_killed_when_it_was_asked_is_replaced_and_who_liv
     txn = await members[0].begin()
     await clock.advance(7)
     (asked,) = [each for each in members if each.questions]
+    await asked.begins(txn)
     asked.drop()
     members.remove(asked)
-    seen = []
+    seen: list[CheckClient] = []
     for _ in range(4):
         await clock.advance(30.1)
         (next_one,) = [each for each in members if each.questions]
         assert [each.check_count for each in next_one.take()] == [len(seen) + 2]
+        await next_one.says(txn, UNKNOWN if len(seen) < 3 else ABORT)
         seen.append(next_one)
     assert seen[:2] == seen[2:]
     assert seen[0] is not seen[1]
-    seen[-1].say(txn, ABORT)
-    await seen[-1].settle()
     assert status(bench, txn) is TxnStatus.ABORTED
 
 
@@ -184,8 +187,7 @@ async def test_nobody_lives_then_nothing_is_counted_and_who_joins_is_asked_at_on
     await clock.advance(0)
     (question,) = late.take()
     assert question.check_count == 1
-    late.say(txn, COMMIT)
-    await late.settle()
+    await late.says(txn, COMMIT)
     assert status(bench, txn) is TxnStatus.COMMITTED
 
 
@@ -217,6 +219,7 @@ async def test_the_count_outlives_the_broker_and_membership_does_not(benches: An
     txn = await sent(one, check_data=b"d")
     await clock.advance(7)
     assert one.take()[0].check_count == 1
+    await one.begins(txn)
     await getattr(bench, how)()
     await clock.advance(100)
     again = client(bench)
@@ -224,8 +227,7 @@ async def test_the_count_outlives_the_broker_and_membership_does_not(benches: An
     await clock.advance(0.1)
     (question,) = again.take()
     assert (txn_of(question), question.check_count, question.check_data) == (txn, 2, b"d")
-    again.say(txn, COMMIT)
-    await again.settle()
+    await again.says(txn, COMMIT)
     await bench.crash()
     last = client(bench)
     await last.subscribe(TOPIC)
@@ -266,7 +268,7 @@ async def test_a_member_that_does_not_read_is_passed_over_and_asked_once_it_read
     slow.connection.resume_writing()
     await clock.advance(0)
     assert slow.asked == txns
-    assert {each.check_count for each in slow.questions} == {2}
+    assert {each.check_count for each in slow.questions} == {1}, "nobody has begun to answer before"
 
 
 async def test_a_question_that_finds_nobody_is_kept_for_the_first_member_that_takes_it(benches: Any) -> None:
@@ -309,14 +311,16 @@ async def test_ten_thousand_questions_at_once_leave_the_loop_to_others_between_t
         most = max(most, groups.asked[0] - before)
 
     groups._work = counted
-    await one.join()
+    members = [client(bench) for _ in range(10)]
+    for each in members:
+        await each.join()
     turns_of_others, longest = 0, 0.0
-    while len(one.events) < count:
+    while sum(len(each.questions) for each in members) < count:
         before = time.process_time()
         await other.request("partitionMetadata", topic=TOPIC)
         longest = max(longest, time.process_time() - before)
         turns_of_others += 1
-    assert len({txn_of(each) for each in one.take()}) == count
+    assert len({txn_of(each) for member in members for each in member.take()}) == count
     assert turns_of_others > 20
     assert 0 < most <= ASKED_PER_TURN
     print(f"{turns_of_others} other requests meanwhile, the longest took {longest * 1000:.1f} ms of CPU")
@@ -348,7 +352,7 @@ async def test_a_member_of_another_role_is_never_asked_and_never_heard(benches: 
     assert second.asked == [txn]
 
 
-async def test_who_was_not_asked_decides_nothing(benches: Any) -> None:
+async def test_who_was_not_asked_or_has_not_begun_decides_nothing(benches: Any) -> None:
     bench, clock = await started(benches)
     asked, member, group = client(bench), client(bench), client(bench)
     txn = await asked.begin()
@@ -366,7 +370,17 @@ async def test_who_was_not_asked_decides_nothing(benches: Any) -> None:
     RawClient(bench.broker).raw(command("txnCheckResponse", **ids_of(txn), group="g", outcome=COMMIT))
     await asked.settle()
     assert status(bench, txn) is TxnStatus.OPEN
-    assert bench.broker.coordinators.check_groups.answered == {"refused": 7}
+    for wrong in (member.begins(txn), group.begins(txn, "other"), asked.begins(txn, "other"), asked.begins(TxnId(0, 4711))):
+        with pytest.raises(Refused, match="was not asked"):
+            await wrong
+    asked.say(txn, COMMIT)  # without a beginning
+    await asked.settle()
+    assert status(bench, txn) is TxnStatus.OPEN
+    assert bench.broker.coordinators.check_groups.answered == {"refused": 8}
+    await asked.begins(txn)
+    with pytest.raises(Refused, match="has begun"):
+        await asked.begins(txn)
+    assert info(bench, txn).check_count == 1
     asked.say(txn, ABORT)
     asked.say(txn, COMMIT)  # a second answer to one question
     await asked.settle()
@@ -446,6 +460,7 @@ async def test_membership_is_bounded_by_connection_and_in_all(benches: Any) -> N
     [
         command("txnCheckResponse", group="g", outcome=COMMIT).replace(b"\x1a\x01g", b"\x1a\x02g"),
         command("txnCheck", group="g"),
+        command("txnCheckDecided", group="g"),
         command("prepareTxnResponse", request_id=1),
     ],
 )
@@ -497,6 +512,7 @@ async def test_a_crash_after_each_record_ends_as_the_group_says(benches: Any, un
             case "asked" | "asked again":
                 await clock.advance(31)
                 assert txn_of(one.take()[-1]) == txn
+                await one.begins(txn)
             case "unknown":
                 one.say(txn, UNKNOWN)
             case "prepared":
@@ -517,8 +533,7 @@ async def test_a_crash_after_each_record_ends_as_the_group_says(benches: Any, un
         assert other.asked[-1] == txn
         assert other.questions[-1].check_data == b"d"
         assert other.questions[-1].prepared is (STEPS.index(until) >= STEPS.index("prepared"))
-        other.say(txn, COMMIT)
-        await other.settle()
+        await other.says(txn, COMMIT)
     assert status(bench, txn) is TxnStatus.COMMITTED
     await other.producer(TOPIC)
     await other.sent(b"plain")
@@ -537,7 +552,9 @@ async def test_frames_with_wrong_bytes_harm_nobody_else(benches: Any, caplog: py
     good = [
         command("txnGroup", request_id=7, tc_id=0, group="g"),
         command("txnGroup", request_id=8, tc_id=1 << 63, group="g", leave=True),
+        command("txnGroup", request_id=6, tc_id=0, group="g", concurrency=1 << 31, check_timeout_millis=1 << 63),
         command("txnCheckResponse", **ids_of(txn), group="g", outcome=COMMIT),
+        command("txnCheckBegun", request_id=12, **ids_of(txn), group="g"),
         command("prepareTxn", request_id=9, **ids_of(TxnId(1, 9)), token=b"t"),
         command("newTxn", request_id=10, tc_id=1, txn_ttl_millis=9, check_group="h", check_after_millis=1 << 62, nonce=b"n"),
         command("endTxn", request_id=11, **ids_of(TxnId(1, 9)), txn_action=0, prepared_token=b"t", answer_at_decision=True),

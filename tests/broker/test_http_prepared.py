@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from check_client import COMMIT, KNOWS_CHECKS, UNKNOWN, CheckClient
+from check_client import COMMIT, KNOWS_CHECKS, UNKNOWN, CheckClient, txn_of
 from click.testing import CliRunner
 from credentials import TOKENS, Speaker, token
 from manual_runtime import ManualRuntime
@@ -66,13 +66,14 @@ async def test_prepared_ones_are_listed_shown_and_ended_by_an_operator_who_is_as
     for txn in (first, second):
         await one.prepare(txn)
     await bench.runtime.advance(40)
+    await one.begins(first)
     one.drop()
     code, text = await ran(url, "list", "--prepared")
     lines = text.splitlines()
     assert code == 0
     assert [line.split("\t")[0] for line in lines] == [f"({txn.most},{txn.least})" for txn in (first, second)]
     assert "waits for its end" in lines[0]
-    assert "check group g, asked" in lines[0]
+    assert "check group g, 1 questions begun" in lines[0]
     assert "check group" not in lines[1]
     assert len((await ran(url, "list"))[1].splitlines()) == 3
     shown = json.loads((await ran(url, "show", f"{first.most}:{first.least}"))[1])
@@ -90,7 +91,7 @@ async def test_prepared_ones_are_listed_shown_and_ended_by_an_operator_who_is_as
     assert (status(bench, first), status(bench, second)) == (TxnStatus.COMMITTED, TxnStatus.ABORTED)
     code, text = await ran(url, "commit", "--yes", f"{left_open.most}:{left_open.least}")
     assert (code, status(bench, left_open)) == (1, TxnStatus.OPEN)
-    assert "only prepared ones are committed" in text
+    assert "only prepared and parked ones are committed" in text
     assert (await ran(url, "commit", "--yes", "0:4711"))[0] == 1
 
 
@@ -161,30 +162,83 @@ async def test_a_role_commits_over_http_what_it_prepared_and_nothing_else(benche
     assert status(bench, txn) is TxnStatus.COMMITTED
 
 
-async def test_metrics_count_questions_answers_and_what_is_prepared(bench: Any, admin: Any) -> None:
+async def test_metrics_count_questions_answers_and_what_waits(bench: Any, admin: Any) -> None:
     one = CheckClient(bench.broker)
     await one.join()
     txns = [await one.begin() for _ in range(3)]
     await one.prepare(await one.begin(None))
     await bench.runtime.advance(7)
-    one.say(txns[0], COMMIT)
-    one.say(txns[1], UNKNOWN)
+    await one.says(txns[0], COMMIT)
     one.say(TxnId(0, 4711), COMMIT)
-    await bench.runtime.advance(700)
+    for _ in range(25):
+        for question in one.take():
+            if txn_of(question) != txns[0]:
+                await one.says(txn_of(question), UNKNOWN)
+        await bench.runtime.advance(30.1)
     _, text = await admin("GET", "/metrics")
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#")
 
     def of(name: str, **labels: str) -> float:
-        inside = ",".join(f'{key}="{value}"' for key, value in {"cluster": "standalone", **labels}.items())
+        inside = ",".join(f'{key}="{value}"' for key, value in sorted({"cluster": "standalone", **labels}.items()))
         return float(values[f"pulsar_txn_coordinator_{name}{{{inside}}}"])
 
-    assert of("checks_asked_total", coordinator_id="0") == 3 + 2 * 14
+    assert of("checks_asked_total", coordinator_id="0") == 1 + 2 * 15
+    assert of("checks_begun_total", coordinator_id="0") == 1 + 2 * 15
     assert of("checks_unanswered_total", coordinator_id="0") == 2
+    assert of("checks_decided_total", coordinator_id="0", outcome="parked", cause="unanswered") == 2
     assert of("prepared", coordinator_id="0") == 1
-    assert of("prepared_oldest_seconds", coordinator_id="0") == pytest.approx(707, abs=1)
-    assert [of("checks_answered_total", outcome=each) for each in ("commit", "abort", "unknown", "refused")] == [1, 0, 1, 1]
+    assert of("prepared_oldest_seconds", coordinator_id="0") == pytest.approx(760, abs=2)
+    assert of("parked", coordinator_id="0") == 2
+    assert 250 < of("parked_oldest_seconds", coordinator_id="0") < 350
+    assert [of("checks_answered_total", outcome=each) for each in ("commit", "abort", "unknown", "refused")] == [1, 0, 30, 1]
     assert of("check_group_members") == 1
     assert float(values['pulsar_txn_timeout_total{cluster="standalone",coordinator_id="0"}']) == 0
+
+
+async def parked(bench: Any, one: CheckClient, count: int) -> list[TxnId]:
+    """Transactions of whose outcome nobody knew."""
+    txns = [await one.begin() for _ in range(count)]
+    await one.join()
+    for _ in range(17):
+        await bench.runtime.advance(30.1)
+        for question in one.take():
+            await one.says(txn_of(question), UNKNOWN)
+    assert all(machine_of(bench).transaction(txn.least).parked_ms for txn in txns)
+    return txns
+
+
+def machine_of(bench: Any) -> Any:
+    return bench.broker.coordinators.ready(0).coordinator
+
+
+async def test_parked_ones_are_listed_committed_aborted_and_resumed_by_an_operator(bench: Any, admin: Any, url: str) -> None:
+    one = CheckClient(bench.broker)
+    committed, aborted, resumed = await parked(bench, one, 3)
+    still_open = await one.begin(None)
+    _, found = await admin("GET", f"{BASE}/slowTransactions/0?parked=true")
+    assert list(found) == [f"({each.most},{each.least})" for each in (committed, aborted, resumed)]
+    shown = found[f"({committed.most},{committed.least})"]
+    assert (shown["status"], shown["parked"], shown["checkCount"]) == ("OPEN", True, 15)
+    assert shown["parkedAt"] > shown["openTimestamp"]
+    lines = (await ran(url, "list", "--parked"))[1].splitlines()
+    assert len(lines) == 3
+    assert "waits for an operator" in lines[0]
+    for words, txn in ((("commit", "--yes"), committed), (("abort", "--yes"), aborted), (("resume",), resumed)):
+        code, text = await ran(url, *words, f"{txn.most}:{txn.least}")
+        assert (code, f"({txn.most},{txn.least}) is {words[0].rstrip('e')}" in text) == (0, True)
+    assert (status(bench, committed), status(bench, aborted)) == (TxnStatus.COMMITTED, TxnStatus.ABORTED)
+    await bench.runtime.advance(1)
+    (question,) = one.take()
+    assert (txn_of(question), question.check_count) == (resumed, 1)
+    assert [(told[0], told[1]) for told in one.decided[-2:]] == [(committed, 0), (aborted, 1)], "what the operator decided"
+    for txn in (resumed, still_open):
+        code, body = await admin("POST", f"{BASE}/resumeTransaction/{txn.most}/{txn.least}")
+        assert code == 409
+        assert "is not parked" in body["reason"]
+    code, _ = await admin("POST", f"{BASE}/resumeTransaction/0/4711")
+    assert code == 404
+    assert (await ran(url, "list", "--parked"))[1].strip() == "no transaction is parked"
+    assert (await ran(url, "resume", "0:4711"))[0] == 1
 
 
 async def test_one_that_waits_among_very_many_that_have_ended_is_listed_in_its_place(bench: Any, admin: Any) -> None:

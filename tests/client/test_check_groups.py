@@ -8,7 +8,7 @@ import time
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
 
-from pulsar_txn.client import LocalOutcome, sync
+from pulsar_txn.client import CheckDecision, Decision, LocalOutcome, sync
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -17,6 +17,7 @@ from pulsar_txn.client.errors import (
     InvalidConfiguration,
 )
 from pulsar_txn.client.txn import check_groups, questions
+from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -512,3 +513,222 @@ async def test_a_coordinator_that_takes_nobody_is_an_error_in_time(broker, code)
     async with fake_client(broker, operation_timeout=0.2) as client:
         with pytest.raises((CoordinatorUnavailable, TimeoutError)):
             await client.join_check_group("orders", says_commit)
+
+
+# --- questions that are begun (docs/adr/0055) -------------------------------------------------------------------------
+
+
+def begun(broker):
+    return [TxnId(body.txnid_most_bits, body.txnid_least_bits) for body in broker.all("txnCheckBegun")]
+
+
+def answers_begun(broker, counted=()):
+    """What TXN_CHECK_BEGUN is answered: an error, but for these."""
+
+    def answer(_pipe, body):
+        if body.txnid_least_bits in counted:
+            return command("success", request_id=body.request_id)
+        return command("error", request_id=body.request_id, error=int(ServerError.InvalidTxnStatus), message="decided")
+
+    broker.on["txnCheckBegun"] = answer
+
+
+async def test_a_member_says_how_much_it_takes_at_once_and_for_how_long(broker):
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", says_commit, concurrency=3, check_timeout=2.5)
+        await client.join_check_group("payments", says_commit)
+    said = {(body.group, body.concurrency, body.check_timeout_millis) for body in broker.all("txnGroup") if not body.leave}
+    assert said == {("orders", 3, 2_500), ("payments", 8, 60_000)}
+
+
+async def test_the_program_is_asked_after_the_coordinator_has_counted_the_question(broker):
+    held, asked = [], []
+
+    def begins(_pipe, body):
+        held.append(body)
+        return SILENCE
+
+    def check(question):
+        asked.append(question.txn_id)
+        return COMMIT
+
+    broker.on["txnCheckBegun"] = begins
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", check)
+        broker.ask("orders", ID, say_begun=True)
+        await broker.until(lambda: held)
+        await (await client.begin_transaction()).abort()
+        assert (asked, broker.check_answers) == ([], [])
+        broker.pipe.send(command("success", request_id=held[0].request_id))
+        await broker.until(lambda: broker.check_answers)
+    assert asked == [ID]
+
+
+async def test_a_question_that_nobody_has_to_answer_any_more_is_not_asked(broker):
+    asked = []
+
+    def check(question):
+        asked.append(question.txn_id.least)
+        return COMMIT
+
+    answers_begun(broker, counted=(2,))
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", check, concurrency=1)
+        for least in (1, 2):
+            broker.ask("orders", TxnId(0, least), say_begun=True)
+        await broker.until(lambda: broker.check_answers)
+    assert asked == [2]
+    assert broker.check_answers == [(TxnId(0, 2), 0)]
+
+
+async def test_a_coordinator_of_before_is_told_no_beginning(broker):
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", says_commit)
+        broker.ask("orders", ID)
+        await broker.until(lambda: broker.check_answers)
+    assert broker.all("txnCheckBegun") == []
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_check_that_hangs_gives_its_place_to_others_and_means_unknown(broker, caplog, blocking):
+    release = threading.Event()
+    asked = []
+
+    async def hangs(question):
+        asked.append(question.txn_id.least)
+        if question.txn_id.least < 3:
+            await asyncio.Event().wait()
+        return COMMIT
+
+    def blocks(question):
+        asked.append(question.txn_id.least)
+        if question.txn_id.least < 3:
+            release.wait(60)
+        return COMMIT
+
+    answers_begun(broker, counted=range(100))
+    async with fake_client(broker) as client:
+        check = sync.checking.threaded(blocks) if blocking else hangs
+        await client.join_check_group("orders", check, concurrency=2, check_timeout=0.05)
+        for least in range(1, 20):
+            broker.ask("orders", TxnId(0, least), say_begun=True)
+        await broker.until(lambda: len(broker.check_answers) == 19)
+        said = {txn_id.least: outcome for txn_id, outcome in broker.check_answers}
+        assert said == {1: 2, 2: 2} | dict.fromkeys(range(3, 20), 0)
+        assert sorted(asked) == list(range(1, 20))
+        assert "is not done with transaction (0,1) after 0.05 s" in caplog.text
+        broker.ask("orders", TxnId(0, 1), say_begun=True)
+        await broker.until(lambda: len(broker.check_answers) == 20)
+        assert broker.check_answers[-1] == (TxnId(0, 1), 2)
+        assert asked.count(1) == (1 if blocking else 2), "a thread cannot be ended, and is not joined by another one"
+        release.set()
+        if blocking:
+            late = client._transactions.groups._groups["orders"]._questions._late
+            await broker.until(lambda: len(late) == 2)
+            broker.ask("orders", TxnId(0, 1), say_begun=True)
+            await broker.until(lambda: len(broker.check_answers) == 21)
+            assert broker.check_answers[-1] == (TxnId(0, 1), 0), "what it said in the end"
+            assert asked.count(1) == 1
+
+
+async def test_calls_that_hang_are_bounded_and_then_no_more_are_made(broker, monkeypatch, caplog):
+    monkeypatch.setattr(questions, "MAX_HANGING", 3)
+    release, asked = threading.Event(), []
+
+    def blocks(question):
+        asked.append(question.txn_id.least)
+        release.wait(60)
+        return COMMIT
+
+    answers_begun(broker, counted=range(100))
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", sync.checking.threaded(blocks), concurrency=2, check_timeout=0.02)
+        for least in range(20):
+            broker.ask("orders", TxnId(0, least), say_begun=True)
+        await broker.until(lambda: "no questions come meanwhile" in caplog.text)
+        await asyncio.sleep(0.1)
+        assert 3 <= len(asked) <= 5
+        release.set()
+        await broker.until(lambda: len(broker.check_answers) == 20)
+
+
+async def test_a_repeat_of_what_is_at_work_is_begun_after_it(broker):
+    gate, calls = asyncio.Event(), []
+
+    async def check(question):
+        calls.append(question.count)
+        await gate.wait()
+        return UNKNOWN
+
+    answers_begun(broker, counted=range(100))
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", check, concurrency=1)
+        broker.ask("orders", ID, check_count=1, say_begun=True)
+        await broker.until(lambda: calls)
+        broker.ask("orders", ID, check_count=2, say_begun=True)
+        await (await client.begin_transaction()).abort()
+        assert begun(broker) == [ID]
+        gate.set()
+        await broker.until(lambda: len(broker.check_answers) == 2)
+    assert calls == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function", "raises"])
+async def test_what_is_decided_without_the_group_is_told_to_the_program_one_after_the_other(broker, caplog, kind):
+    heard = []
+
+    async def hears(decision):
+        heard.append(decision)
+
+    def notes(decision):
+        heard.append(decision)
+        if kind == "raises":
+            raise OSError("away")
+
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", says_commit, on_decided=hears if kind == "coroutine" else notes)
+        for least, fields in ((7, {"txn_action": 1, "cause": 1}), (8, {"cause": 8, "check_count": 15}), (9, {"cause": 99})):
+            broker.pipe.send(command("txnCheckDecided", group="orders", txnid_least_bits=least, check_data=b"d", **fields))
+        await broker.until(lambda: len(heard) == 3)
+    assert heard == [
+        CheckDecision(TxnId(0, 7), "orders", Decision.ABORTED, "timeout", b"d", 0),
+        CheckDecision(TxnId(0, 8), "orders", Decision.PARKED, "unanswered", b"d", 15),
+        CheckDecision(TxnId(0, 9), "orders", Decision.PARKED, "unknown", b"d", 0),
+    ]
+    assert heard[0].message is None
+    assert ("on_decided of group" in caplog.text) is (kind == "raises")
+
+
+async def test_a_decision_that_no_program_hears_is_a_warning(broker, caplog):
+    async with fake_client(broker) as client:
+        await client.join_check_group("orders", says_commit)
+        for least in range(30):
+            broker.pipe.send(command("txnCheckDecided", group="orders", txnid_least_bits=least, txn_action=1, cause=1))
+        broker.pipe.send(command("txnCheckDecided", group="payments", txnid_least_bits=1, txn_action=1, cause=1))
+        await (await client.begin_transaction()).abort()
+    lines = [each.getMessage() for each in caplog.records if "which its group has not said" in each.getMessage()]
+    assert lines[0].startswith("transaction (0,0) of group 'orders' is aborted (timeout)")
+    assert len(lines) == 10
+
+
+async def test_terms_that_make_no_sense_are_refused(broker):
+    async with fake_client(broker) as client:
+        for terms in ({"check_timeout": 0}, {"check_timeout": "soon"}, {"on_decided": 3}, {"on_decided": lambda: None}):
+            with pytest.raises(InvalidConfiguration):
+                await client.join_check_group("orders", says_commit, **terms)
+        assert broker.all("txnGroup") == []
+        group = await client.join_check_group("orders", says_commit)
+        with pytest.raises(InvalidConfiguration, match="belongs to a group"):
+            await client.transactional_producer("t", check=group, on_decided=print)
+
+
+def test_a_blocking_client_hears_decisions_in_a_thread():
+    decided = sync.checking.threaded_hearing(print)
+    assert isinstance(decided, questions.ClosedWithGroup)
+    assert sync.checking.threaded_hearing(None) is None
+    with pytest.raises(InvalidConfiguration, match="asynchronous"):
+
+        async def hears(_decision):
+            """Nobody would await it."""
+
+        sync.checking.threaded_hearing(hears)

@@ -16,14 +16,16 @@ COMMIT, ABORT, UNKNOWN = pb.CHECK_COMMIT, pb.CHECK_ABORT, pb.CHECK_UNKNOWN
 
 
 class CheckClient(RawClient):
-    """Announces `supports_checks`."""
+    """Announces `supports_checks`. `room`: how many questions it takes at once; None: as `OldCheckClient`."""
 
     features = KNOWS_CHECKS
+    room: int | None = 10_000
 
-    async def join(self, group: str = "g", tc_id: int = 0) -> None:
+    async def join(self, group: str = "g", tc_id: int = 0, **fields: Any) -> None:
         """TXN_GROUP."""
+        says = {} if self.room is None else {"concurrency": self.room}
         await self.request("tcClientConnectRequest", tc_id=tc_id)
-        await self.request("txnGroup", tc_id=tc_id, group=group)
+        await self.request("txnGroup", tc_id=tc_id, group=group, **says, **fields)
 
     async def leave(self, group: str = "g", tc_id: int = 0) -> None:
         """TXN_GROUP with `leave`."""
@@ -52,9 +54,26 @@ class CheckClient(RawClient):
         self.events = [event for event in self.events if event[0] != "txnCheck"]
         return found
 
+    async def begins(self, txn: TxnId, group: str = "g") -> None:
+        """TXN_CHECK_BEGUN."""
+        await self.request("txnCheckBegun", **ids_of(txn), group=group)
+
+    async def says(self, txn: TxnId, outcome: int, group: str = "g") -> None:
+        """Begin to answer, and answer."""
+        if self.room is not None:
+            await self.begins(txn, group)
+        self.say(txn, outcome, group)
+        await self.settle()
+
     def say(self, txn: TxnId, outcome: int, group: str = "g") -> None:
         """TXN_CHECK_RESPONSE."""
         self.raw(command("txnCheckResponse", **ids_of(txn), group=group, outcome=outcome))
+
+    @property
+    def decided(self) -> list[tuple[TxnId, int | None, int]]:
+        """What it was told of decisions: transaction, action (None: parked), cause."""
+        bodies = [body for name, body in self.events if name == "txnCheckDecided"]
+        return [(txn_of(each), each.txn_action if each.HasField("txn_action") else None, each.cause) for each in bodies]
 
     async def prepare(self, txn: TxnId, token: bytes = b"token") -> None:
         """PREPARE_TXN."""
@@ -63,6 +82,12 @@ class CheckClient(RawClient):
     async def end_with(self, txn: TxnId, action: TxnAction = TxnAction.COMMIT, **fields: Any) -> Any:
         """END_TXN with further fields."""
         return await self.request("endTxn", **ids_of(txn), txn_action=int(action), **fields)
+
+
+class OldCheckClient(CheckClient):
+    """Of before docs/adr/0055: it does not say that it begins."""
+
+    room = None
 
 
 def txn_of(body: Any) -> TxnId:

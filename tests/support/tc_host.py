@@ -14,7 +14,17 @@ from insides import state_of
 
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.hosting import Skin
-from pulsar_txn.ledger.machine import AskProducer, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
+from pulsar_txn.ledger.machine import (
+    AskProducer,
+    AwaitOutcome,
+    Effect,
+    Outcome,
+    Reply,
+    Step,
+    TellGroup,
+    TellParticipant,
+    WriteSnapshot,
+)
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.tc import (
     AddParticipants,
@@ -54,6 +64,7 @@ class TcHost:
         self.now_ms = 1_000
         self.confirmed = 0
         self.released: list[Any] = []
+        self.asked: list[AskProducer] = []
         self.held: deque[tuple[int, Effect]] = deque()
         self.answers: dict[Any, Any] = {}
         self.ended: dict[TxnId, TxnAction] = {}
@@ -169,6 +180,7 @@ class TcHost:
 
     def hold(self, step: Step[Any]) -> None:
         """The effects of a Step, which is appended next, leave in this order."""
+        self.asked.extend(effect for effect in step.effects if isinstance(effect, AskProducer))
         need = len(self._log.entries) + len(step.records) if step.records or not step.trailing else 0
         self.held.extend((need, effect) for effect in step.effects if not isinstance(effect, AwaitOutcome))
 
@@ -193,7 +205,12 @@ class TcHost:
                 assert self.ended.setdefault(txn_id, action) is action, f"S2: two outcomes of {txn_id}"
             case AskProducer(txn_id=txn_id, count=count):
                 (info,) = [info for info in self.durable.transactions() if info.txn_id == txn_id] or [None]
-                assert info is None or info.check_count >= count, f"{txn_id} is asked for before that is counted durably"
+                assert info is None or info.check_count == count - 1, f"{txn_id} is asked for before the last one is counted"
+            case TellGroup(txn_id=txn_id, action=action):
+                (info,) = [info for info in self.durable.transactions() if info.txn_id == txn_id] or [None]
+                is_decided = self.durable.status(txn_id) in DECIDED[action] if action is not None else info is not None
+                assert is_decided, f"{txn_id} is told before it is decided"
+                assert action is not None or info is None or info.parked_ms is not None, f"{txn_id} is not parked"
             case _:
                 assert isinstance(effect, WriteSnapshot), f"a coordinator has no business with {effect!r}"
         self.released.append(effect)

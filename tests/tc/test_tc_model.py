@@ -17,8 +17,10 @@ from pulsar_txn.tc import (
     AddParticipants,
     Check,
     CheckAnswered,
+    CheckBegun,
     CheckOutcome,
     CheckPolicy,
+    CheckReturned,
     EndTxn,
     GroupJoined,
     GroupLeft,
@@ -26,9 +28,11 @@ from pulsar_txn.tc import (
     NewTxn,
     ParticipantsDone,
     PrepareTxn,
+    ResumeTxn,
     records,
 )
 from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.check_times import ABSENCE_MS
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
@@ -68,7 +72,10 @@ class Coordinator(RuleBasedStateMachine):
         super().__init__()
         self.host = TcHost()
         self.policy = CheckPolicy.ABORT
-        self.alive: set[tuple[str | None, str]] = set()
+        self.room: dict[tuple[str | None, str], int] = {}
+        self.out: set[int] = set()
+        self.left: dict[tuple[str | None, str], int] = {}
+        self.started_ms = self.host.now_ms
         self.txns: dict[int, dict[str, Any]] = {}
         self.history: list[dict[int, dict[str, Any]]] = [{}]
         self.tokens = 0
@@ -88,22 +95,50 @@ class Coordinator(RuleBasedStateMachine):
     def active(self) -> list[int]:
         return [least for least, txn in self.txns.items() if txn["status"] in LIVING]
 
+    def is_full(self) -> bool:
+        return sum(self.txns[each]["parked"] is None for each in self.active()) >= MAX_ACTIVE
+
+    def has_room_to_prepare(self, txn: dict[str, Any]) -> bool:
+        """What is prepared has half of the room, and one role a half of that; what was parked needs room first."""
+        prepared = [each["who"].get("principal") for each in self.txns.values() if each["status"] is PREPARED]
+        has_room = txn["parked"] is None or not self.is_full()
+        of_role = prepared.count(txn["who"].get("principal"))
+        return has_room and len(prepared) < MAX_ACTIVE // 2 and of_role < MAX_ACTIVE // 4
+
     def key(self, txn: dict[str, Any]) -> tuple[str | None, str]:
         return (txn["who"].get("principal"), txn["check"].group)
 
     def due(self, txn: dict[str, Any]) -> tuple[str, int] | None:
         """Whether a question or the policy is due, and when."""
         check, status = txn["check"], txn["status"]
-        if check is None or status not in (OPEN, PREPARED):
+        if not self.is_asked_for(txn) or txn["least"] in self.out:
             return None
         first = txn["since"] + (AFTER_MS if check.after_ms is None else check.after_ms)
         at = first if txn["asked"] is None else txn["asked"] + INTERVAL_MS
         if status is PREPARED or txn["count"] < MAX_CHECKS:
-            return ("question", at) if self.key(txn) in self.alive else None
+            out = sum(self.key(self.txns[least]) == self.key(txn) for least in self.out)
+            return ("question", at) if self.room.get(self.key(txn), 0) > out else None
         return None if self.policy is CheckPolicy.KEEP else ("policy", at)
 
+    def is_asked_for(self, txn: dict[str, Any]) -> bool:
+        return txn["check"] is not None and txn["status"] in (OPEN, PREPARED) and txn["parked"] is None
+
+    def spared_until(self, txn: dict[str, Any]) -> int | None:
+        """Until when no timeout ends what is due now."""
+        now_ms = self.host.now_ms
+        if txn["check"] is None:
+            return None
+        if txn["least"] not in self.out and txn["count"] >= MAX_CHECKS:
+            due = self.due(txn)
+            return None if due is None else max(due[1], now_ms + 1)
+        whole_ms = max(txn["timeout"], ABSENCE_MS)
+        if self.key(txn) in self.room:
+            return now_ms + whole_ms
+        since_ms = self.left.get(self.key(txn), self.started_ms if txn["start"] < self.started_ms else None)
+        return None if since_ms is None or since_ms + whole_ms <= now_ms else since_ms + whole_ms
+
     def deadlines(self) -> list[int]:
-        timeouts = [txn["deadline"] for txn in self.txns.values() if txn["status"] is OPEN]
+        timeouts = [txn["deadline"] for txn in self.txns.values() if txn["status"] is OPEN and txn["parked"] is None]
         return timeouts + [due[1] for due in map(self.due, self.txns.values()) if due is not None]
 
     def moved(self, least: int, status: TxnStatus) -> None:
@@ -113,16 +148,16 @@ class Coordinator(RuleBasedStateMachine):
     def fold(self, record: Any) -> None:
         """A record that the machine wrote by itself: it had a reason to."""
         now_ms = self.host.now_ms
-        if record.operation == records.CHECKED:
+        if record.operation == records.PARKED:
             members = (record.least, *record.group)
             assert len(members) <= EXPIRE_LIMIT
             for least in members:
                 due = self.due(self.txns[least])
                 assert due is not None
-                assert due[0] == "question"
+                assert due[0] == "policy"
                 assert due[1] <= now_ms
-                self.txns[least]["count"] += 1
-                self.txns[least]["asked"] = now_ms
+                assert self.txns[least]["status"] is OPEN
+                self.txns[least]["parked"] = self.txns[least]["modified"] = now_ms
             self.note()
             return
         txn = self.txns[record.least]
@@ -133,13 +168,14 @@ class Coordinator(RuleBasedStateMachine):
         assert txn["status"] is OPEN, "nothing else ends by itself"
         if record.cause == Cause.TIMEOUT:
             assert txn["deadline"] <= now_ms
+            assert self.spared_until(txn) is None
             assert record.new_status == ABORTING
         else:
             assert record.cause == Cause.UNANSWERED
             due = self.due(txn)
             assert due is not None
             assert due[0] == "policy"
-            assert due[1] <= now_ms < txn["deadline"]
+            assert due[1] <= now_ms
             assert record.new_status == POLICIES[self.policy]
         self.moved(record.least, TxnStatus(record.new_status))
         self.note()
@@ -170,6 +206,7 @@ class Coordinator(RuleBasedStateMachine):
         self.host = TcHost(
             max_active=MAX_ACTIVE, expire_limit=EXPIRE_LIMIT, snapshot_every=5, check_policy=policy.value, **rules
         )
+        self.started_ms = self.host.now_ms  # it may be in the future
         self.host.now_ms = start
 
     @rule(timeout_ms=st.sampled_from([0, 1, 50, 1_000, 10**6]), who=WHO, check=CHECKS, nonce=NONCES)
@@ -181,7 +218,7 @@ class Coordinator(RuleBasedStateMachine):
             assert step.records == ()
             assert [effect.value for effect in step.effects] == [TxnId(3, same[0])]  # type: ignore[union-attr]  # a Reply
             return
-        if len(self.active()) == MAX_ACTIVE:
+        if self.is_full():
             self.refused(ServerError.TooManyRequests, request)
             return
         step = self.host.ask(request)
@@ -190,6 +227,8 @@ class Coordinator(RuleBasedStateMachine):
         now_ms = self.host.now_ms
         self.txns[least] = {"status": OPEN, "who": who, "topics": [], "subs": [], "deadline": now_ms + timeout_ms}
         self.txns[least] |= {"check": check, "nonce": nonce, "token": b"", "since": now_ms, "asked": None, "count": 0}
+        self.txns[least] |= {"least": least, "start": now_ms, "timeout": timeout_ms, "base": now_ms + timeout_ms}
+        self.txns[least] |= {"parked": None, "resumed": False}
         self.txns[least]["modified"] = now_ms
         self.note()
 
@@ -216,6 +255,8 @@ class Coordinator(RuleBasedStateMachine):
     def decided(self, least: int, action: TxnAction) -> None:
         txn = self.txns[least]
         self.moved(least, ENDING[action])
+        txn["parked"] = None
+        self.out.discard(least)
         self.note()
         if not txn["topics"] + txn["subs"]:
             self.finish(least)
@@ -261,26 +302,80 @@ class Coordinator(RuleBasedStateMachine):
             self.refused(ServerError.NotAllowedError, request)
         elif txn["status"] is PREPARED and txn["token"] != shown:
             self.refused(ServerError.InvalidTxnStatus, request)
+        elif txn["status"] is OPEN and not self.has_room_to_prepare(txn):
+            self.refused(ServerError.TooManyRequests, request)
         else:
             self.host.ask(request)
             if txn["status"] is OPEN:
-                txn |= {"token": shown, "since": self.host.now_ms, "asked": None}
+                txn |= {"token": shown, "since": self.host.now_ms, "asked": None, "parked": None}
                 self.moved(txn_id.least, PREPARED)
                 self.note()
 
-    @rule(key=GROUPS, joins=st.booleans())
-    def member(self, key: tuple[str | None, str], joins: bool) -> None:
-        self.host.ask((GroupJoined if joins else GroupLeft)(key[1], key[0]))
-        (self.alive.add if joins else self.alive.discard)(key)
+    @rule(key=GROUPS, room=st.sampled_from([None, None, 0, 1, 3]))
+    def member(self, key: tuple[str | None, str], room: int | None) -> None:
+        if room is not None:
+            self.host.ask(GroupJoined(key[1], key[0], room))
+            self.room[key] = room
+            self.left.pop(key, None)
+            return
+        self.host.ask(GroupLeft(key[1], key[0]))
+        if self.room.pop(key, None) is not None and key in self.watched():
+            self.left[key] = self.host.now_ms
+
+    def watched(self) -> set[tuple[str | None, str]]:
+        """Groups of which something waits for a question, or is out."""
+        asked = [txn for txn in self.txns.values() if self.is_asked_for(txn)]
+        return {
+            self.key(txn) for txn in asked if txn["status"] is PREPARED or txn["count"] < MAX_CHECKS or txn["least"] in self.out
+        }
+
+    @rule(number=PICK, key=GROUPS)
+    def begins(self, number: int, key: tuple[str | None, str]) -> None:
+        txn_id = self.pick(number)
+        txn = self.txns.get(txn_id.least)
+        request = CheckBegun(self.token(), txn_id, key[1], key[0])
+        if txn is None or not self.is_asked_for(txn) or self.key(txn) != key:
+            self.refused(ServerError.InvalidTxnStatus, request)
+            return
+        self.host.ask(request)
+        txn["count"] += 1
+        txn["asked"] = self.host.now_ms
+        self.note()
+
+    @rule(number=PICK)
+    def comes_back(self, number: int) -> None:
+        txn_id = self.pick(number)
+        self.host.ask(CheckReturned(txn_id))
+        self.out.discard(txn_id.least)
+
+    @rule(number=PICK, who=WHO, superuser=st.booleans())
+    def resume(self, number: int, who: dict[str, Any], superuser: bool) -> None:
+        txn_id = self.pick(number)
+        txn = self.txns.get(txn_id.least) if superuser else self.known(txn_id.least, who)
+        request = ResumeTxn(self.token(), txn_id, superuser=superuser, **who)
+        if txn is None:
+            self.refused(ServerError.TransactionNotFound, request)
+        elif txn["parked"] is None:
+            self.refused(ServerError.InvalidTxnStatus, request)
+        elif self.is_full():
+            self.refused(ServerError.TooManyRequests, request)
+        else:
+            self.host.ask(request)
+            now_ms = self.host.now_ms
+            txn |= {"parked": None, "count": 0, "asked": None, "modified": now_ms, "resumed": True}
+            txn["deadline"] = txn["base"] = now_ms + txn["timeout"]
+            self.note()
 
     @rule(number=PICK, key=GROUPS, outcome=st.sampled_from(CheckOutcome))
     def answer(self, number: int, key: tuple[str | None, str], outcome: CheckOutcome) -> None:
         txn_id = self.pick(number)
         self.host.ask(CheckAnswered(txn_id, key[1], outcome, key[0]))
         txn = self.txns.get(txn_id.least)
-        if txn is None or txn["check"] is None or self.key(txn) != key or outcome is CheckOutcome.UNKNOWN:
+        if txn is None or txn["check"] is None or self.key(txn) != key:
             return
-        if txn["count"] and txn["status"] in (OPEN, PREPARED):
+        self.out.discard(txn_id.least)
+        was_asked = txn["count"] or txn["resumed"]
+        if outcome is not CheckOutcome.UNKNOWN and was_asked and txn["status"] in (OPEN, PREPARED):
             self.decided(txn_id.least, TxnAction(outcome))
 
     @rule(numbers=st.lists(PICK, min_size=2, max_size=4), who=WHO, action=st.sampled_from(TxnAction))
@@ -294,6 +389,8 @@ class Coordinator(RuleBasedStateMachine):
             self.host.ask(request)
             for least in members:
                 self.moved(least, ENDING[action])
+                self.txns[least]["parked"] = None
+                self.out.discard(least)
             self.note()
             for least in members:
                 if not self.txns[least]["topics"] + self.txns[least]["subs"]:
@@ -330,12 +427,20 @@ class Coordinator(RuleBasedStateMachine):
         expected = txn is not None and txn["status"] is OPEN and participant in txn["topics"] + txn["subs"]
         assert self.host.answers[token] is expected
 
-    @rule(ms=st.sampled_from([0, 1, 25, 60, 2_000]))
+    @rule(ms=st.sampled_from([0, 1, 25, 60, 2_000, 90_000]))
     def time_passes(self, ms: int) -> None:
         host, written = self.host, len(self.host.log)
         host.now_ms += ms
-        due = [least for least, txn in self.txns.items() if txn["status"] is OPEN and txn["deadline"] <= host.now_ms]
+        due = []
+        for least, txn in self.txns.items():
+            if txn["status"] is OPEN and txn["parked"] is None and txn["deadline"] <= host.now_ms:
+                until_ms = self.spared_until(txn)
+                if until_ms is None:
+                    due.append(least)
+                else:
+                    txn["deadline"] = until_ms
         due.sort(key=lambda least: (self.txns[least]["deadline"], least))
+        asked_before = len(host.asked)
         host.expire()
         timed_out = []
         for data in host.log[written:]:
@@ -345,6 +450,14 @@ class Coordinator(RuleBasedStateMachine):
             if record.new_status and record.cause == Cause.TIMEOUT:
                 timed_out.append(record.least)
         assert timed_out == due
+        for question in host.asked[asked_before:]:
+            txn = self.txns[question.txn_id.least]
+            found = self.due(txn)
+            assert found is not None
+            assert found[0] == "question"
+            assert found[1] <= host.now_ms
+            assert (question.count, question.group) == (txn["count"] + 1, txn["check"].group)
+            self.out.add(question.txn_id.least)
         assert all(deadline > host.now_ms for deadline in self.deadlines())
 
     @rule(part=st.floats(0, 1))
@@ -361,9 +474,13 @@ class Coordinator(RuleBasedStateMachine):
         host = self.host
         keep = host.confirmed + round(part * (len(host.log) - host.confirmed))
         self.txns = copy.deepcopy(self.history[keep])
-        self.alive.clear()
+        for txn in self.txns.values():
+            txn["deadline"] = txn["base"]
+        for kept in (self.room, self.left, self.out):
+            kept.clear()
         del self.history[keep + 1 :]
         host.crash(keep)
+        self.started_ms = host.now_ms
         ending = [least for least in self.active() if self.txns[least]["status"] in ENDED]
         for least in ending:
             if not self.txns[least]["topics"] + self.txns[least]["subs"]:
@@ -377,6 +494,8 @@ class Coordinator(RuleBasedStateMachine):
     def the_machine_is_the_model(self) -> None:
         tc = self.host.tc
         tc.check_invariants()
+        watched = self.watched()
+        self.left = {key: when for key, when in self.left.items() if key in watched}
         assert len(self.history) == len(self.host.log) + 1
         assert tc.next_local_txn_id == len(self.txns)
         assert [info.txn_id.least for info in tc.transactions()] == self.active()
@@ -384,9 +503,10 @@ class Coordinator(RuleBasedStateMachine):
             txn = self.txns[info.txn_id.least]
             assert (info.status, list(info.participants)) == (txn["status"], txn["topics"] + txn["subs"])
             assert (info.principal, info.identity) == (txn["who"].get("principal"), txn["who"].get("identity"))
-            assert info.start_time_ms + info.timeout_ms == txn["deadline"]
+            assert (info.start_time_ms, info.timeout_ms) == (txn["start"], txn["timeout"])
             group = None if txn["check"] is None else txn["check"].group
             assert (info.check_group, info.check_count, info.modified_ms) == (group, txn["count"], txn["modified"])
+            assert info.parked_ms == txn["parked"]
             assert info.prepared is (txn["status"] is PREPARED)
         assert [tc.status(TxnId(3, least)) for least in self.txns] == [txn["status"] for txn in self.txns.values()]
 
@@ -404,13 +524,17 @@ class Coordinator(RuleBasedStateMachine):
         """Nothing keeps the machine from coming to rest, and then every token that was not lost has its answer."""
         host = self.host
         host.confirm()
-        for key in self.alive:
+        for txn in self.txns.values():
+            host.ask(CheckReturned(TxnId(3, txn["least"])))
+        for key in self.room:
             host.ask(GroupLeft(key[1], key[0]))
+        host.now_ms += 10**13
+        host.expire()
         host.now_ms += 10**13
         host.expire()
         host.confirm()
         for info in host.tc.transactions():
-            if info.prepared:
+            if info.prepared or info.parked_ms is not None:
                 host.end(info.txn_id, TxnAction.COMMIT, superuser=True)
             host.done(info.txn_id)
         assert host.tc.active_count == 0

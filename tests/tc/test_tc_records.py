@@ -228,7 +228,7 @@ def test_fields_of_a_newer_version_survive(value: bytes, number: int, data: byte
         (b"", "no known metadata_op"),
         (b"\x08\x09\x18\x03", "no known metadata_op"),
         (b"\xff\xff\xff", "not a coordinator record"),
-        (STOCK_NEW + b"\xa0\x06\x07", "version 7; this version reads up to 6"),
+        (STOCK_NEW + b"\xa0\x06\x08", "version 8; this version reads up to 7"),
         (STOCK_NEW.replace(b"\x18\x03", b"\x18\x04"), "coordinator 4 in the log of coordinator 3"),
         (STOCK_COMMITTED.replace(b"\x28\x02", b"\x28\x0e"), "without a known expected_status and new_status"),
         (STOCK_COMMITTED.replace(b"\x20\x01", b""), "without a known expected_status and new_status"),
@@ -257,8 +257,8 @@ def test_any_bytes_are_a_record_or_a_wire_error(data: bytes) -> None:
     [
         (b"\xff\xff", "not a coordinator snapshot"),
         (b"", "first slice names no format"),
-        (CoordinatorSnapshot(format_version=6, tc_id=3).SerializeToString(), "format 6; this version reads up to 5"),
-        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 5"),
+        (CoordinatorSnapshot(format_version=7, tc_id=3).SerializeToString(), "format 7; this version reads up to 6"),
+        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 6"),
         (CoordinatorSnapshot(format_version=1, tc_id=4).SerializeToString(), "coordinator 4, not of coordinator 3"),
     ],
 )

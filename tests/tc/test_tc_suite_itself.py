@@ -12,12 +12,14 @@ from pulsar_txn.ledger.machine import AskProducer, AwaitOutcome, Outcome, Reply,
 from pulsar_txn.tc import (
     AddParticipants,
     CheckAnswered,
+    CheckBegun,
     EndTxn,
     GroupJoined,
     GroupLeft,
     NewTxn,
     PrepareTxn,
     TransactionCoordinator,
+    records,
 )
 from pulsar_txn.tc.testing import TransactionCoordinatorSuite
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -65,11 +67,24 @@ class ForgetsEndsUnderWay(TransactionCoordinator):
         return Step()
 
 
-class AsksBeforeItsCountIsDurable(TransactionCoordinator):
+class LetsMembersBeginBeforeThatIsDurable(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        step = super().decide(request, now_ms)
+        return Step((), step.effects, step.records) if isinstance(request, CheckBegun) else step
+
+
+class CountsWhatItAsks(TransactionCoordinator):
     def expire(self, now_ms: int) -> Step[Any]:
         step = super().expire(now_ms)
-        asks = bool(step.effects) and isinstance(step.effects[0], AskProducer)
-        return Step((), step.effects, (*step.records, *step.trailing)) if asks else step
+        asked = [each.txn_id.least for each in step.effects if isinstance(each, AskProducer)]
+        if not asked:
+            return step
+        return Step((("log", records.checked(asked[0], tuple(asked[1:]), now_ms, asked[-1])),), step.effects)
+
+
+class AsksAllAtOnce(TransactionCoordinator):
+    def decide(self, request: Any, now_ms: int) -> Step[Any]:
+        return super().decide(attrs.evolve(request, room=99) if isinstance(request, GroupJoined) else request, now_ms)
 
 
 class AsksNobody(TransactionCoordinator):
@@ -205,8 +220,10 @@ def test_the_suite_notices(factory: Any) -> None:
 @pytest.mark.parametrize(
     ("factory", "promise"),
     [
-        (AsksBeforeItsCountIsDurable, "a_living_member_is_asked_after_the_count_is_durable"),
-        (AsksNobody, "a_living_member_is_asked_after_the_count_is_durable"),
+        (LetsMembersBeginBeforeThatIsDurable, "a_living_member_is_asked_and_counted_durably_before_it_goes_on"),
+        (AsksNobody, "a_living_member_is_asked_and_counted_durably_before_it_goes_on"),
+        (CountsWhatItAsks, "a_question_that_nobody_begins_counts_for_nothing"),
+        (AsksAllAtOnce, "no_more_is_asked_at_once_than_there_is_room_for"),
         (KnowsNoPrincipalsOfGroups, "nobody_else_is_asked_and_who_comes_later_is_asked_at_once"),
         (AsksGroupsThatHaveLeft, "nobody_else_is_asked_and_who_comes_later_is_asked_at_once"),
         (HearsNoAnswers, "an_answer_decides_once"),

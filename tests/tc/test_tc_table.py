@@ -13,6 +13,7 @@ from pulsar_txn.tc import (
     TRANSITIONS,
     AddParticipants,
     Check,
+    CheckBegun,
     EndTxn,
     GroupJoined,
     IsRegistered,
@@ -68,6 +69,8 @@ def happen(host: TcHost, event: Event, txn_id: TxnId) -> Any:
         host.now_ms += 10_000 if event is Event.CHECK else 10**9
         step = host.tc.expire(host.now_ms)
         host.carry_out(step)
+        if event is Event.CHECK and step.effects:
+            return host.ask(CheckBegun("token", txn_id, CHECKED.group))
         return step
     return host.ask(request_of(event, txn_id))
 

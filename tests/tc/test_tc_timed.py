@@ -36,45 +36,65 @@ def test_what_is_due_is_what_a_dict_says(changes: list[tuple[int, int | None]], 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["watch", "forget", "join", "leave", "look"]), st.integers(0, 5), st.integers(0, 9)),
+        st.tuples(
+            st.sampled_from(["watch", "forget", "join", "leave", "look", "ask", "return"]), st.integers(0, 5), st.integers(0, 9)
+        ),
         max_size=60,
     )
 )
-def test_what_is_asked_for_is_what_waits_in_groups_that_live(changes: list[tuple[str, int, int]]) -> None:
+def test_what_is_asked_for_is_what_waits_in_groups_that_live_and_have_room(changes: list[tuple[str, int, int]]) -> None:
     times = CheckTimes(CheckRules(after_ms=0, max_checks=3))
     waiting: dict[int, int] = {}
-    alive: set[int] = set()
+    room: dict[int, int] = {}
+    out: set[int] = set()
     for change, least, at in changes:
         group = least % 3
         if change == "watch":
             times.watch(least, None, Extras(group=f"g{group}"), at, is_prepared=False)
-            waiting[least] = at
+            if least not in out:
+                waiting[least] = at
         elif change == "forget":
             times.forget(least, None, f"g{group}")
             waiting.pop(least, None)
+            out.discard(least)
         elif change == "join":
-            times.joined((None, f"g{group}"))
-            alive.add(group)
+            times.joined((None, f"g{group}"), at)
+            room[group] = at
         elif change == "leave":
-            times.left((None, f"g{group}"))
-            alive.discard(group)
-        due = {each: when for each, when in waiting.items() if each % 3 in alive}
+            times.left((None, f"g{group}"), at)
+            room.pop(group, None)
+        elif change == "ask":
+            for each, key in times.questions(at, 100):
+                times.asked(each, key)
+                waiting.pop(each)
+                out.add(each)
+        elif change == "return":
+            assert times.returned(least) is (least in out)
+            if least in out:
+                out.discard(least)
+                times.watch(least, None, Extras(group=f"g{group}"), at, is_prepared=False)
+                waiting[least] = at
+        left = {each: room.get(each, 0) - sum(one % 3 == each for one in out) for each in range(3)}
+        due = {each: when for each, when in waiting.items() if left[each % 3] > 0}
         assert times.deadline() == min(due.values(), default=None)
-        assert set(times.questions(at, 100)) == {each for each, when in due.items() if when <= at}
-        assert times.count() == len(waiting)
-        assert times.is_used == bool(waiting or alive)
+        found = [each for each, _ in times.questions(at, 100)]
+        for each in range(3):
+            of_group = sorted(when for one, when in due.items() if one % 3 == each and when <= at)
+            assert [waiting[one] for one in found if one % 3 == each] == of_group[: max(0, left[each])]
+        assert times.count() == len(waiting) + len(out)
+        assert times.is_used == bool(waiting or room or out)
 
 
 def test_a_group_whose_first_question_moves_away_a_hundred_times_does_not_hold_up_the_others() -> None:
     times = CheckTimes(CheckRules(after_ms=0))
     for least in range(300):
         times.watch(least, None, Extras(group=f"g{least}"), 5, is_prepared=False)
-        times.joined((None, f"g{least}"))
+        times.joined((None, f"g{least}"), 1)
         times.watch(least, None, Extras(group=f"g{least}"), 1_000, is_prepared=False)
     looks = 0
     while (deadline := times.deadline()) is not None and deadline < 1_000:
-        assert times.questions(deadline, 100) == []
+        assert list(times.questions(deadline, 100)) == []
         looks += 1
     assert looks == 1
     assert times.deadline() == 1_000
-    assert len(times.questions(1_000, 1_000)) == 64, "so many groups at once"
+    assert len(list(times.questions(1_000, 1_000))) == 64, "so many groups at once"

@@ -44,6 +44,7 @@ from .txn import crash_points
 from .txn.check_options import check_options
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
+from .txn.long_waits import WAITS_SECONDS, LongWaits
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
 from .txn.take_overs import TakeOvers
 from .txn.transactional_ids import TransactionalIds
@@ -142,6 +143,8 @@ class Broker:
         self._clients.start(self._repeating)
         self._repeating.every(self._sweep_seconds, self.sweep)
         self._repeating.every(LOOK_SECONDS, self.storage_watch.look)
+        waits = LongWaits(self.turn, lambda: self.coordinators, self.config.transaction_wait_warning_in_seconds * 1000)
+        self._repeating.every(WAITS_SECONDS, waits.look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""

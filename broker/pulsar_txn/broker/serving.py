@@ -52,6 +52,7 @@ from pulsar_txn.broker.txn.check_options import check_options
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer, asked
+from pulsar_txn.broker.txn.long_waits import WAITS_SECONDS, LongWaits
 from pulsar_txn.broker.txn.opening import coordinator_log_name
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.take_overs import TakeOvers
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.coordinators import coordinators_of as coordinators_of
     from pulsar_txn.broker.admin.coordinators import listed as listed
     from pulsar_txn.broker.admin.coordinators import place_of as place_of
+    from pulsar_txn.broker.admin.coordinators import resume_transaction as resume_transaction
     from pulsar_txn.broker.admin.coordinators import shown_beside as shown_beside
     from pulsar_txn.broker.admin.coordinators import slow_transactions as slow_transactions
     from pulsar_txn.broker.admin.coordinators import transaction_metadata as transaction_metadata
@@ -109,6 +111,7 @@ else:
             "coordinators_of",
             "listed",
             "place_of",
+            "resume_transaction",
             "shown_beside",
             "slow_transactions",
             "transaction_metadata",
@@ -141,6 +144,7 @@ __all__ = [
     "STORE_REFUSED",
     "UNAVAILABLE",
     "USAGE",
+    "WAITS_SECONDS",
     "Answer",
     "Answering",
     "AsyncioRuntime",
@@ -163,6 +167,7 @@ __all__ = [
     "Lifetime",
     "Limits",
     "Listener",
+    "LongWaits",
     "OpenedTransactions",
     "Participants",
     "Ports",

@@ -99,8 +99,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.sync import TransactionalBatch as TransactionalBatch
     from pulsar_txn.client.sync import TransactionalProducer as TransactionalProducer
     from pulsar_txn.client.txn.check_groups import AsyncCheckGroup as AsyncCheckGroup
+    from pulsar_txn.client.txn.checks import CheckDecision as CheckDecision
     from pulsar_txn.client.txn.checks import CheckedMessage as CheckedMessage
     from pulsar_txn.client.txn.checks import CheckQuestion as CheckQuestion
+    from pulsar_txn.client.txn.checks import Decision as Decision
     from pulsar_txn.client.txn.checks import LocalOutcome as LocalOutcome
     from pulsar_txn.client.txn.described import DescribedTransaction as DescribedTransaction
     from pulsar_txn.client.txn.described import TransactionalIdInfo as TransactionalIdInfo
@@ -164,7 +166,7 @@ _NAMES_OF_MODULES = {
     "client.sync": "CheckGroup Client ConsistentReader Consumer Coordinator Producer Reader TableView Transaction "
     "TransactionalBatch TransactionalProducer",
     "client.txn.check_groups": "AsyncCheckGroup",
-    "client.txn.checks": "CheckQuestion CheckedMessage LocalOutcome",
+    "client.txn.checks": "CheckDecision CheckQuestion CheckedMessage Decision LocalOutcome",
     "client.txn.described": "DescribedTransaction TransactionalIdInfo",
     "client.txn.observers": "TransactionObserver",
     "client.txn.prepared": "PreparedToken",

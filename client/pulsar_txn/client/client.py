@@ -52,7 +52,7 @@ from pulsar_txn.client.send.options import AccessMode, ProducerOptions, Producer
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.begins import BeginsTransactions
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
-from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY, Check
+from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, Check, OnDecided
 from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
@@ -260,6 +260,8 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: OnDecided | None = None,
         prepare: bool = False,
         schema: None = None,
         **options: Unpack[ProducerOptionsDict],
@@ -275,6 +277,8 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: OnDecided | None = None,
         prepare: bool = False,
         schema: Schema[T],
         **options: Unpack[ProducerOptionsDict],
@@ -290,6 +294,8 @@ class AsyncClient(BeginsTransactions):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: OnDecided | None = None,
         prepare: bool = False,
         schema: Schema[Any] | None = None,
         **options: Unpack[ProducerOptionsDict],
@@ -297,16 +303,17 @@ class AsyncClient(BeginsTransactions):
         """Create a producer of half messages, which become visible together with work of the program's own.
 
         `check` answers for the members of `group`, as in `join_check_group`, with `concurrency` questions at a time. For
-        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
-        All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
-        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
-        whatever the group says; a coordinator gives up asking earlier. With `prepare` neither does: each transaction is
-        prepared before `execute`, which takes a request more, and its group is asked for ever; see `txn.prepare()`. Other
-        arguments as for `create_producer`.
+        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group. All
+        members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
+        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends a transaction with an abort when
+        no member of the group lives for so long; while one lives, it is asked. After the last question (15) the transaction is
+        parked for an operator, unless the coordinator has another policy. `check_timeout` and `on_decided` are those of
+        `join_check_group`. With `prepare`, neither ends it: each transaction is prepared before `execute`, which takes a
+        request more, and its group is asked for ever; see `txn.prepare()`. Other arguments as for `create_producer`.
 
         Raises as `create_producer` and `join_check_group`. If cancelled, nothing remains.
         """
-        terms = HalfTerms(group, check, check_after, timeout, concurrency, prepare)
+        terms = HalfTerms(group, check, check_after, timeout, concurrency, prepare, check_timeout, on_decided)
         producer = await self.create_producer(topic, schema=schema, **options)
         return await transactional(self, producer, terms)
 
@@ -670,7 +677,13 @@ async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: 
     group, joins = terms.check, terms.group
     try:
         if not isinstance(group, AsyncCheckGroup):
-            group = await client.join_check_group(joins or "", group, concurrency=terms.concurrency)
+            group = await client.join_check_group(
+                joins or "",
+                group,
+                concurrency=terms.concurrency,
+                check_timeout=terms.check_timeout,
+                on_decided=terms.on_decided,
+            )
     except BaseException:
         await producer.close()
         raise

@@ -135,9 +135,11 @@ class AskProducer:
     """Ask one living member of a check group what became of its transaction (back-check).
 
     The member has the group's `principal`. `data` is what the transaction was opened with, for whoever answers. `count`: which
-    question about this transaction it is, from 1. `max_checks`: after how many of them the coordinator decides by itself; 0:
-    it goes on asking. `prepared`: the transaction is PREPARED. Carried out at most once; an answer that does not come is asked
-    for again by the machine.
+    question about this transaction it is, from 1, once the member has begun to answer. `max_checks`: after how many of them the
+    coordinator decides by itself; 0: it goes on asking. `prepared`: the transaction is PREPARED.
+
+    The machine asks nothing more about the transaction until the host says what became of the question: CheckAnswered, or
+    CheckReturned when nobody is at it any more.
     """
 
     txn_id: TxnId
@@ -147,6 +149,23 @@ class AskProducer:
     count: int
     max_checks: int
     prepared: bool
+
+
+@value
+class TellGroup:
+    """Tell one living member of a check group what was decided about a transaction, which it has not said itself.
+
+    `action` None: the transaction is parked. `cause`: `pulsar_txn.tc.causes.Cause`. `count`: how many questions were begun.
+    Carried out at most once.
+    """
+
+    txn_id: TxnId
+    group: str
+    principal: str | None
+    data: bytes
+    action: TxnAction | None
+    cause: int
+    count: int
 
 
 @value
@@ -186,7 +205,7 @@ class WriteSnapshot:
 
 
 Effect: TypeAlias = (
-    Reply | AwaitOutcome | Outcome | TellParticipant | VerifyRegistered | CopyEntries | AskProducer
+    Reply | AwaitOutcome | Outcome | TellParticipant | VerifyRegistered | CopyEntries | AskProducer | TellGroup
     | Redeliver | MoveCursor | PublishMaxRead | WriteSnapshot
 )  # fmt: skip
 """The closed union of effects: a host matches all of them and ends with `assert_never`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -17,7 +18,7 @@ from pulsar_txn.tc.lane_table import LaneEvent
 from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.lives import Life, Lives
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
-from pulsar_txn.tc.records import CHECKED, GOODBYE, LIFE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.records import CHECKED, GOODBYE, LIFE, NEW, PARKED, RESUMED, TAKEN_OVER, UPDATE, Batch, Entry, Record
 from pulsar_txn.tc.records import PREPARED as PREPARED_OPERATION
 from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, HELD, OPEN, PREPARED, TRANSITIONS, Event
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId, TxnStatus
@@ -41,7 +42,10 @@ class CoordinatorState:
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,
     where the coordinator gives some; then `least` begins with 1. `lives` has those of the log, and `held` what is HELD. `extra`
-    follows what only some transactions have.
+    follows what only some transactions have. `active_of`: how many transactions of each role take room, but for those that are
+    parked or HELD.
+
+    A parked transaction is OPEN, but not among `open`: it has no deadline.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class CoordinatorState:
         self.lives = Lives()
         self.participant_count = 0
         self.bytes = 0
+        self.active_of: dict[str, int] = {}
         self.is_restoring = False  # the head of a snapshot was read; no state
         self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(self.open.__contains__)
 
@@ -110,23 +115,39 @@ class CoordinatorState:
         self.transactions[txn.txn_id.least] = txn
         self.participant_count += txn.participant_count
         self.bytes += txn.bytes
-        if txn.status is OPEN:
+        principal, is_open = txn.owner[0], txn.status is OPEN
+        if txn.extras is not None:
+            self.extra.entered(txn)
+            if is_open and txn.extras.parked_ms is not None:
+                is_open, principal = False, None
+        if txn.status is HELD:
+            principal = None
+        if principal is not None:
+            self.active_of[principal] = self.active_of.get(principal, 0) + 1
+        if is_open:
             entry = (txn.deadline_ms, txn.txn_id.least)
             self.open.add(entry)
             self.deadlines.add(entry)
         elif txn.status is HELD:
             self.held[txn.txn_id.least] = None
-        elif txn.status is not PREPARED:
+        elif txn.status in (COMMITTING, ABORTING):
             self.ending[txn.txn_id.least] = None
-        if txn.extras is not None:
-            self.extra.entered(txn)
         if self.fencing is not None and txn.owner[1] is not None:
-            self.fencing.entered(txn.owner, txn.txn_id.least, txn.status is OPEN)
+            self.fencing.entered(txn.owner, txn.txn_id.least, is_open)
 
     def due(self, now_ms: int, limit: int) -> list[Transaction]:
         """At most `limit` OPEN transactions that are due, the earliest first."""
         due = self.deadlines.smallest(limit, lambda entry: entry[0] <= now_ms)
         return [self.transactions[least] for _, least in due]
+
+    def put_off(self, txn: Transaction, until_ms: int) -> None:
+        """The timeout of an OPEN transaction is over later. No state: the next life of the coordinator asks again."""
+        least = txn.txn_id.least
+        self.open.remove((txn.deadline_ms, least))
+        txn.deadline_ms = until_ms
+        self.open.add((until_ms, least))
+        self.deadlines.add((until_ms, least))
+        self.deadlines.lost(len(self.open))
 
     def add_participants(self, txn: Transaction, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
         """Register what a record, or a part of a snapshot, names."""
@@ -145,6 +166,8 @@ class CoordinatorState:
         txn.bytes += size
         self.participant_count += count
         self.bytes += size
+        if txn.extras is not None:
+            self.extra.grew(txn, size)
 
     @property
     def weight(self) -> int:
@@ -177,13 +200,20 @@ class CoordinatorState:
         return lanes.opened(record.lane, least, record.owner, record.incarnation, record.modified_ms)
 
     def _rare(self, operation: int, record: Entry) -> None:
-        """Questions are counted, a transaction was prepared, a client has gone, or an epoch of an id has begun."""
+        """Questions are counted, a transaction waits for somebody, a client has gone, or an epoch of an id has begun."""
         if operation == CHECKED:
             for least in (record.least, *record.group):
                 self._checked(least, record.modified_ms)
             return
         if operation == PREPARED_OPERATION:
             self._prepared(record)
+            return
+        if operation == PARKED:
+            for least in (record.least, *record.group):
+                self._parked(least, record.modified_ms)
+            return
+        if operation == RESUMED:
+            self._resumed(record.least, record.modified_ms)
             return
         lanes, owner = self.lanes, record.owner
         if operation == LIFE:
@@ -215,6 +245,46 @@ class CoordinatorState:
         txn.extras = txn.extras.asked(now_ms)
         self.extra.waits(txn)
 
+    def _parked(self, least: int, now_ms: int) -> None:
+        txn = self.transactions.get(least)
+        if txn is None or txn.extras is None or txn.extras.group is None or txn.is_parked or txn.status is not OPEN:
+            return
+        if self.transactions.moments:
+            self.transactions.changing(least)
+        self._left_open(txn, least)
+        txn.extras, txn.modified_ms = txn.extras.parked(now_ms), now_ms
+        self.extra.parked(txn)
+        self._count_active(txn, -1)
+
+    def _resumed(self, least: int, now_ms: int) -> None:
+        txn = self.transactions.get(least)
+        if txn is None or txn.extras is None or not txn.is_parked or txn.status is not OPEN:
+            return
+        if self.transactions.moments:
+            self.transactions.changing(least)
+        self._unparked(txn)
+        txn.extras, txn.modified_ms = txn.extras.resumed(now_ms), now_ms
+        txn.deadline_ms = now_ms + txn.timeout_ms
+        entry = (txn.deadline_ms, least)
+        self.open.add(entry)
+        self.deadlines.add(entry)
+        if self.fencing is not None and txn.owner[1] is not None:
+            self.fencing.entered(txn.owner, least, is_open=True)
+        self.extra.waits(txn)
+
+    def _unparked(self, txn: Transaction) -> None:
+        self.extra.unparked(txn)
+        self._count_active(txn, 1)
+
+    def _count_active(self, txn: Transaction, by: int) -> None:
+        principal = txn.owner[0]
+        if principal is not None:
+            left = self.active_of.get(principal, 0) + by
+            if left:
+                self.active_of[principal] = left
+            else:
+                del self.active_of[principal]
+
     def _prepared(self, record: Entry) -> None:
         least, said = record.least, record.extras
         txn = self.transactions.get(least)
@@ -227,10 +297,10 @@ class CoordinatorState:
         before = txn.extras
         extras = (before or NO_EXTRAS).prepared(said.prepared_token, record.modified_ms)
         added = extras.size - (0 if before is None else before.size)
+        self._left_open(txn, least)
         txn.status, txn.modified_ms, txn.extras = PREPARED, record.modified_ms, extras
         txn.bytes += added
         self.bytes += added
-        self._left_open(txn, least)
         self.extra.prepared(txn, before)
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
@@ -249,11 +319,11 @@ class CoordinatorState:
         elif outcome is None:
             if self.transactions.moments:
                 self.transactions.changing(least)
+            if status is OPEN:
+                self._left_open(txn, least)
             txn.status = new
             txn.modified_ms = record.modified_ms
             self.ending[least] = None
-            if status is OPEN:
-                self._left_open(txn, least)
             if txn.extras is not None:
                 self.extra.decided(txn)
         else:
@@ -262,6 +332,8 @@ class CoordinatorState:
             txn.status = new
             self.bytes -= txn.bytes
             self.participant_count -= txn.participant_count
+            if txn.owner[0] is not None:
+                self._count_active(txn, -1)
             self.outcomes.ended(least, outcome, txn.owner, self.next_id)
             if txn.extras is not None:
                 self.extra.ended(txn)
@@ -277,12 +349,16 @@ class CoordinatorState:
             self.held[least] = None
             if status is OPEN:
                 self._left_open(txn, least)
+            self._count_active(txn, -1)
             if before is not None and status in (OPEN, PREPARED):
                 self.extra.decided(txn)
             self.ending.pop(least, None)
         else:
             del self.held[least]
+            self._count_active(txn, 1)
         before_held = before or NO_EXTRAS
+        if before_held.parked_ms is not None:  # whoever lets it go on lets it be asked for
+            before_held = before_held.resumed(record.modified_ms)
         after = before_held._replace(held=(record.cause or before_held.held) if new is HELD else 0)
         txn.status, txn.modified_ms, txn.extras = new, record.modified_ms, None if after == NO_EXTRAS else after
         added = (0 if txn.extras is None else txn.extras.size) - (0 if before is None else before.size)
@@ -306,13 +382,16 @@ class CoordinatorState:
             self._move(txn, least, record)
 
     def _left_open(self, txn: Transaction, least: int) -> None:
+        if txn.extras is not None and txn.extras.parked_ms is not None:  # it has left before
+            self._unparked(txn)
+            return
         self.open.remove((txn.deadline_ms, least))
         self.deadlines.lost(len(self.open))
         if self.fencing is not None and txn.owner[1] is not None:
             self.fencing.left_open(txn.owner, least)
 
     def _entries(self) -> Iterator[tuple[int, int]]:
-        return ((txn.deadline_ms, least) for least, txn in self.transactions.items() if txn.status is OPEN)
+        return ((txn.deadline_ms, least) for least, txn in self.transactions.items() if _waits_for_time(txn))
 
     def _window_agrees(self, txn: Transaction) -> bool:
         outcome, owner = self.outcomes.lookup(txn.txn_id.least)
@@ -337,6 +416,12 @@ class CoordinatorState:
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
         held = {least for least, txn in self.transactions.items() if txn.status is HELD}
         _demand(self.held.keys() == held, "S2", f"{self.held.keys() ^ held} are HELD, or not")
+        active = Counter(
+            txn.owner[0]
+            for txn in self.transactions.values()
+            if txn.owner[0] is not None and txn.status is not HELD and not (txn.status is OPEN and txn.is_parked)
+        )
+        _demand(self.active_of == active, "L7", f"{self.active_of} are counted for their roles, and should be {active}")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
         if self.lanes is not None:
             lanes_of = ((txn.txn_id, txn.status, txn.owner) for txn in self.transactions.values())
@@ -345,10 +430,15 @@ class CoordinatorState:
         for invariant, why in self.extra.contradictions(self.transactions.values()):
             _demand(False, invariant, why)
         if self.fencing is not None:
-            self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if txn.status is OPEN)
+            self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if _waits_for_time(txn))
             living_of = {least for leasts in self.fencing.living.values() for least in leasts}
             named = {least for least, txn in self.transactions.items() if txn.owner[1] is not None}
             _demand(living_of == named, "S14", f"{living_of ^ named} are known of their transactional ids, or not")
+
+
+def _waits_for_time(txn: Transaction) -> bool:
+    """Whether its timeout ends it."""
+    return txn.status is OPEN and not txn.is_parked
 
 
 def _demand(holds: bool, invariant: str, why: str) -> None:

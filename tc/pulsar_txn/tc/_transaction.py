@@ -72,6 +72,11 @@ class Transaction:
         self.topics: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for an operator; then it is OPEN."""
+        return self.extras is not None and self.extras.parked_ms is not None
+
     def image(self) -> Image:
         """The transaction as it is now, for a snapshot."""
         return Image(self, self.status, self.modified_ms, self.extras, len(self.topics), len(self.subscriptions))

@@ -4,18 +4,22 @@ None of this is state. What is due follows from the records (`extras.Extras`), f
 lives, which the host says (`requests.GroupJoined`). So a restart begins with nobody alive, and a change of the rules counts for
 what is open already.
 
-Questions lie in one heap per group, because a group without a living member is not asked and must not hold up the others. The
-groups that live lie in a heap by their first question. So a member that joins a group with 10^5 transactions costs one entry.
-What was asked for as often as it may be waits in a heap of its own: the policy decides about it, whoever lives.
+Questions wait here, and not at members: a group is asked only as many as its members have room for, and one that is out is not
+asked again before it comes back. They lie in one heap per group, because a group without room is not asked and must not hold up
+the others. The groups that have room lie in a heap by their first question. So a member that joins a group with 10^5
+transactions costs one entry. What was asked for as often as it may be waits in a heap of its own: the policy decides about it,
+whoever lives.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import attrs
 
+from pulsar_txn.tc._transaction import Transaction
 from pulsar_txn.tc.extras import Extras
 from pulsar_txn.tc.timed import Timed
 
@@ -23,6 +27,8 @@ CHECK_AFTER_MS: Final = 6_000
 CHECK_INTERVAL_MS: Final = 30_000
 MAX_CHECKS: Final = 15
 """RocketMQ's transactionTimeOut, transactionCheckInterval and transactionCheckMax."""
+ABSENCE_MS: Final = 60_000
+"""How long at least a group may be without a member before timeouts end its transactions: members connect again."""
 
 _GROUPS_AT_ONCE: Final = 64
 _LOOKS: Final = 256
@@ -34,6 +40,8 @@ GroupKey: TypeAlias = tuple[str | None, str]
 class CheckPolicy(enum.Enum):
     """What becomes of a transaction whose group was asked as often as it may be, and did not know."""
 
+    PARK = "park"
+    """It waits for an operator; RocketMQ's."""
     ABORT = "abort"
     COMMIT = "commit"
     KEEP = "keep"
@@ -50,7 +58,7 @@ class CheckRules:
     after_ms: int = attrs.field(default=CHECK_AFTER_MS, validator=attrs.validators.ge(0))
     interval_ms: int = attrs.field(default=CHECK_INTERVAL_MS, validator=attrs.validators.ge(1))
     max_checks: int = attrs.field(default=MAX_CHECKS, validator=attrs.validators.ge(0))
-    policy: CheckPolicy = attrs.field(default=CheckPolicy.ABORT, converter=CheckPolicy)
+    policy: CheckPolicy = attrs.field(default=CheckPolicy.PARK, converter=CheckPolicy)
 
     def due_ms(self, extras: Extras, since_ms: int) -> int:
         """When the next question is due, or the policy; `since_ms`: when it was opened, or prepared."""
@@ -63,21 +71,28 @@ DEFAULT_RULES: Final = CheckRules()
 
 
 class CheckTimes:
-    """What waits for a question or for the policy. `is_used`: whether anything does, or anybody lives."""
+    """What waits for a question or for the policy. `is_used`: whether anything does, or anybody lives.
+
+    `started_ms`: when this life of the coordinator began; nobody knows who lived before.
+    """
 
     def __init__(self, rules: CheckRules) -> None:
         self.rules = rules
         self.is_used = False
-        self._alive: set[GroupKey] = set()
+        self.started_ms = 0
+        self._room: dict[GroupKey, int] = {}  # of those that live: how many questions may be out at once
+        self._out_of: dict[GroupKey, int] = {}
+        self._left_ms: dict[GroupKey, int] = {}  # of those for which something waits: when the last member has gone
         self._waiting: dict[GroupKey, Timed[int]] = {}
-        self._queue: Timed[GroupKey] = Timed()  # those that live, by their first question, or an earlier time
+        self._out: dict[int, GroupKey] = {}
+        self._queue: Timed[GroupKey] = Timed()  # those that have room, by their first question, or an earlier time
         self._lapses: Timed[int] = Timed()
 
     # ------------------------------------------------------------------ what waits
 
     def watch(self, least: int, principal: str | None, extras: Extras, since_ms: int, is_prepared: bool) -> None:
-        """The transaction waits for its next question, or for the policy, or for nothing more."""
-        if extras.group is None:
+        """The transaction waits for its next question, or for the policy, or for nothing more; not while one is out."""
+        if extras.group is None or least in self._out:
             return
         rules, key = self.rules, (principal, extras.group)
         due_ms = rules.due_ms(extras, since_ms)
@@ -92,34 +107,91 @@ class CheckTimes:
         self._note_use()
 
     def forget(self, least: int, principal: str | None, group: str) -> None:
-        """The transaction is decided."""
+        """The transaction is decided, or parked."""
+        self.returned(least)
         self._lapses.drop(least)
         self._take_out(least, (principal, group))
         self._note_use()
 
     def due_ms(self, least: int, principal: str | None, group: str) -> int | None:
-        """When its next question, or the policy, is due; None: never."""
+        """When its next question, or the policy, is due; None: never, or one is out."""
         lapse = self._lapses.of(least)
         waiting = self._waiting.get((principal, group))
         return waiting.of(least) if lapse is None and waiting is not None else lapse
 
     def count(self) -> int:
-        """How many transactions wait."""
-        return len(self._lapses) + sum(map(len, self._waiting.values()))
+        """How many transactions wait, those included for which a question is out."""
+        return len(self._lapses) + len(self._out) + sum(map(len, self._waiting.values()))
+
+    def is_out(self, least: int) -> bool:
+        """Whether a member has a question about it."""
+        return least in self._out
+
+    def put_off(self, least: int, until_ms: int) -> None:
+        """The policy has no room for it now: it decides later."""
+        self._lapses.put(least, until_ms)
+
+    # ------------------------------------------------------------------ questions that are out
+
+    def asked(self, least: int, key: GroupKey) -> None:
+        """A question leaves; it takes room of its group."""
+        self._out[least] = key
+        self._out_of[key] = self._out_of.get(key, 0) + 1
+        self._take_out(least, key)
+        if not self._has_room(key):
+            self._queue.drop(key)
+        self._note_use()
+
+    def returned(self, least: int) -> bool:
+        """The question is at nobody any more; False if there was none. The caller has to `watch` the transaction."""
+        key = self._out.pop(least, None)
+        if key is None:
+            return False
+        self._out_of[key] -= 1
+        if not self._out_of[key]:
+            del self._out_of[key]
+        self._queue_up(key)
+        self._note_use()
+        return True
 
     # ------------------------------------------------------------------ who lives
 
-    def joined(self, key: GroupKey) -> None:
-        """A member of the group lives."""
-        self._alive.add(key)
-        self._queue_up(key)
+    def joined(self, key: GroupKey, room: int) -> None:
+        """A member of the group lives, and its members take so many questions at once."""
+        self._room[key] = room
+        self._left_ms.pop(key, None)
+        if self._has_room(key):
+            self._queue_up(key)
+        else:
+            self._queue.drop(key)
         self._note_use()
 
-    def left(self, key: GroupKey) -> None:
+    def left(self, key: GroupKey, now_ms: int) -> None:
         """No member of the group lives any more."""
-        self._alive.discard(key)
+        if self._room.pop(key, None) is not None and (key in self._waiting or key in self._out_of):
+            self._left_ms[key] = now_ms
         self._queue.drop(key)
         self._note_use()
+
+    def spared_until(self, txn: Transaction, now_ms: int) -> int | None:
+        """Until when the timeout of an OPEN transaction that is due may not end it; None: it may.
+
+        While a member lives, the time does not run: its group is asked before. Afterwards it begins again.
+        """
+        extras, least = txn.extras, txn.txn_id.least
+        if extras is None or extras.group is None:
+            return None
+        lapse_ms = self._lapses.of(least)
+        if lapse_ms is not None:
+            return max(lapse_ms, now_ms + 1)  # the policy decides then
+        key = (txn.owner[0], extras.group)
+        if least not in self._out and extras.check_count >= self.rules.max_checks:
+            return None  # kept for its timeout
+        whole_ms = max(txn.timeout_ms, ABSENCE_MS)
+        if key in self._room:
+            return now_ms + whole_ms
+        since_ms = self._left_ms.get(key, self.started_ms if txn.start_time_ms < self.started_ms else None)
+        return None if since_ms is None or since_ms + whole_ms <= now_ms else since_ms + whole_ms
 
     # ------------------------------------------------------------------ what is due
 
@@ -134,14 +206,14 @@ class CheckTimes:
         """What the policy decides about now, at most `limit`."""
         return self._lapses.due(now_ms, limit)
 
-    def questions(self, now_ms: int, limit: int) -> list[int]:
-        """Transactions to ask for now, at most `limit`, of groups that live."""
-        found: list[int] = []
+    def questions(self, now_ms: int, limit: int) -> Iterator[tuple[int, GroupKey]]:
+        """Transactions to ask for now, at most `limit`, of groups that have room."""
         for key in self._queue.due(now_ms, _GROUPS_AT_ONCE):
-            found += self._waiting[key].due(now_ms, limit - len(found))
-            if len(found) >= limit:
-                break
-        return found
+            found = self._waiting[key].due(now_ms, min(limit, self._room[key] - self._out_of.get(key, 0)))
+            yield from ((least, key) for least in found)
+            limit -= len(found)
+            if limit <= 0:
+                return
 
     # ------------------------------------------------------------------ their parts
 
@@ -159,11 +231,14 @@ class CheckTimes:
 
     def _queue_up(self, key: GroupKey) -> None:
         waiting = self._waiting.get(key)
-        first_ms = None if waiting is None or key not in self._alive else waiting.first_ms()
+        first_ms = None if waiting is None or not self._has_room(key) else waiting.first_ms()
         if first_ms is not None:
             queued_ms = self._queue.of(key)
             if queued_ms is None or first_ms < queued_ms:
                 self._queue.put(key, first_ms)
+
+    def _has_room(self, key: GroupKey) -> bool:
+        return self._room.get(key, 0) > self._out_of.get(key, 0)
 
     def _take_out(self, least: int, key: GroupKey) -> None:
         waiting = self._waiting.get(key)
@@ -172,6 +247,8 @@ class CheckTimes:
             if not waiting:
                 del self._waiting[key]
                 self._queue.drop(key)
+        if key not in self._waiting and key not in self._out_of:
+            self._left_ms.pop(key, None)
 
     def _note_use(self) -> None:
-        self.is_used = bool(self._waiting or self._lapses or self._alive)
+        self.is_used = bool(self._waiting or self._lapses or self._room or self._out)

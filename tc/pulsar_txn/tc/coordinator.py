@@ -14,6 +14,7 @@ from pulsar_txn.tc.admission import Limits
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.check_times import CHECK_AFTER_MS, CHECK_INTERVAL_MS, MAX_CHECKS, CheckPolicy, CheckRules
 from pulsar_txn.tc.checks import Checks
+from pulsar_txn.tc.checks import told as told_group
 from pulsar_txn.tc.clients import Clients
 from pulsar_txn.tc.extras import Extras, asked_for
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
@@ -30,6 +31,8 @@ from pulsar_txn.tc.requests import (
     AddParticipants,
     BeginLife,
     CheckAnswered,
+    CheckBegun,
+    CheckReturned,
     EndTxn,
     Goodbye,
     GroupJoined,
@@ -41,6 +44,7 @@ from pulsar_txn.tc.requests import (
     ReleaseHeld,
     Renew,
     Request,
+    ResumeTxn,
     TakeOver,
     Vanished,
 )
@@ -75,7 +79,8 @@ _WISH: Final = {
 class TransactionCoordinator:
     """The coordinator `tc_id`; a Machine (see `pulsar_txn.ledger.machine`) whose one log is "log".
 
-    `max_active`, `max_participants`, `max_state_bytes`, `max_timeout_ms`: see `admission.Limits`.
+    `max_active`, `max_participants`, `max_state_bytes`, `max_timeout_ms`, `max_active_of_role`, `max_prepared_of_role`,
+    `max_parked`: see `admission.Limits`.
     `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
     `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
     `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are
@@ -110,11 +115,15 @@ class TransactionCoordinator:
         check_after_ms: int = CHECK_AFTER_MS,
         check_interval_ms: int = CHECK_INTERVAL_MS,
         max_checks: int = MAX_CHECKS,
-        check_policy: CheckPolicy | str = CheckPolicy.ABORT,
+        check_policy: CheckPolicy | str = CheckPolicy.PARK,
         has_lives: bool = False,
+        max_active_of_role: int = 0,
+        max_prepared_of_role: int = 0,
+        max_parked: int = 0,
     ) -> None:
         self.tc_id = tc_id
-        self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms)
+        of_role = (max_active_of_role, max_prepared_of_role, max_parked)
+        self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms, *of_role)
         self.encode = records.Writer(tc_id).encode  # Pulsar's TransactionMetadataEntry with our fields from 100 up
         self._expire_limit = expire_limit
         self._has_lives = has_lives
@@ -131,7 +140,7 @@ class TransactionCoordinator:
         self._pace = SnapshotPace(snapshot_every)
         self._unfinished = UnfinishedEnds(self._state.ending)
         self._clients = Clients(self._state, self._leave_open, expire_limit)
-        self._checks = Checks(self._state, self._leave_open, expire_limit)
+        self._checks = Checks(self._state, self._leave_open, expire_limit, self._limits)
         self._prepared = Prepared(self._state, self._limits)
         self._trim_before: Position | None = None
 
@@ -156,10 +165,12 @@ class TransactionCoordinator:
                 step = self._clients.decide(request, now_ms)
             case PrepareTxn():
                 step = self._prepare(request, now_ms)
-            case CheckAnswered() | GroupJoined() | GroupLeft():
+            case CheckBegun() | CheckAnswered() | CheckReturned() | GroupJoined() | GroupLeft():
                 step = self._checks.decide(request, now_ms)
             case BeginLife() | ReleaseHeld():
                 step = self._live(request, now_ms)
+            case ResumeTxn():
+                step = self._resume(request, now_ms)
             case _:
                 assert_never(request)
         return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
@@ -179,6 +190,7 @@ class TransactionCoordinator:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
         self._state.lives.is_awaited = self._has_lives
+        self._times.started_ms = now_ms
         if self._lanes is not None:
             self._lanes.recovered(now_ms)
         step = NOTHING if self._has_lives else self._drive_again(now_ms)
@@ -201,7 +213,8 @@ class TransactionCoordinator:
     def expire(self, now_ms: int) -> Step[Record]:
         """Abort OPEN transactions that are due, the earliest first, or of a lease that is over; at most `expire_limit`.
 
-        When there are no more of them, check groups are asked for as many.
+        What a living check group has not been asked for to the last question is put off instead. When there are no more of
+        them, check groups are asked for as many.
         """
         if self._state.lives.is_awaited:
             return NOTHING
@@ -213,6 +226,9 @@ class TransactionCoordinator:
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []
         for txn in self._state.due(now_ms, self._expire_limit):
+            if txn.extras is not None and (until_ms := self._times.spared_until(txn, now_ms)) is not None:
+                self._state.put_off(txn, until_ms)
+                continue
             decision, more, heard = self._leave_open(txn, Event.TIMEOUT, now_ms, cause=Cause.TIMEOUT)
             decisions += decision
             trailing += more
@@ -320,6 +336,11 @@ class TransactionCoordinator:
     def prepared_since_ms(self) -> Collection[int]:
         """Since when each PREPARED transaction waits."""
         return self._state.extra.prepared_ms.values()
+
+    @property
+    def parked_since_ms(self) -> Collection[int]:
+        """Since when each parked transaction waits for an operator."""
+        return self._state.extra.parked_ms.values()
 
     @property
     def low_watermark(self) -> int:
@@ -499,7 +520,7 @@ class TransactionCoordinator:
         if cell.act is REFUSE:
             raise self._end_refused(cell, txn_id, state, event, asker)
         assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN or PREPARED is decided
-        if state is PREPARED and self._fencing is not None:
+        if (state is PREPARED or txn.is_parked) and self._fencing is not None:
             self._fencing.check_asker(asker)  # what is OPEN has no owner that is fenced
         decision, trailing, effects = self._leave_open(txn, event, now_ms, cause=_asked_by(request, txn))
         return Step(decision, (joined, *effects), trailing)
@@ -514,6 +535,16 @@ class TransactionCoordinator:
             raise _refusal(cell, request.txn_id, state, Event.PREPARE)
         assert txn is not None  # noqa: S101 - the table's promise: what is OPEN is prepared
         return self._prepared.prepare(request, txn, cell, now_ms)
+
+    def _resume(self, request: ResumeTxn, now_ms: int) -> Step[Record]:
+        asker = (request.principal, request.identity)
+        state, txn = self._locate(request.txn_id, asker, request.superuser)
+        if state is UNKNOWN:
+            raise _refusal(TRANSITIONS[state, Event.ABORT], request.txn_id, state, Event.ABORT)
+        if txn is not None and self._fencing is not None and self._fencing.is_fenced(txn.owner):
+            text = f"transaction {request.txn_id} is of an instance that was taken over meanwhile: commit it or abort it"
+            raise Refusal(ServerError.InvalidTxnStatus, text)
+        return self._checks.resume(request, txn, now_ms)
 
     def _end_refused(self, cell: Cell, txn_id: TxnId, state: State, event: Event, asker: Owner) -> Refusal:
         if self._fencing is not None and state is not UNKNOWN:  # the outcome of an unknown one is forgotten
@@ -643,10 +674,12 @@ class TransactionCoordinator:
         status = txn.status
         to = _WRITTEN[status, event]
         decision = ((LOG, records.update_status(txn.txn_id.least, status, to, now_ms, self._state.next_id - 1, cause)),)
+        heard: _Effects = () if txn.extras is None else told_group(txn, ACTION_OF[to], cause)
         if told >= _EFFECTS_AT_ONCE:
             self._unfinished.add(txn.txn_id.least)
-            return decision, (), ()
-        return (decision, *self._carry_out(txn, to, now_ms))
+            return decision, (), heard
+        trailing, effects = self._carry_out(txn, to, now_ms)
+        return decision, trailing, (*effects, *heard) if heard else effects
 
     def _carry_out(self, txn: Transaction, state: TxnStatus, now_ms: int) -> tuple[_Records, _Effects]:
         """Tell every participant; without participants the end is reached at once."""

@@ -25,8 +25,9 @@ class Extras(NamedTuple):
     """`nonce` and `prepared_token`: empty for none. `group`: None for none; then nothing is asked.
 
     `data`: what goes to the member that is asked. `after_ms`: the age at which it is asked first, None: the coordinator's own
-    rule. `check_count`: how often members were asked. `asked_ms`: when they were asked last, since the transaction was prepared
-    if it is; None: not yet. `held`: why it is HELD (`causes.Cause`).
+    rule. `check_count`: how many questions members have begun to answer. `asked_ms`: when the last of them was begun, since the
+    transaction was prepared if it is; None: not yet. `parked_ms`: since when it is parked, None: it is not. `resumed_ms`: when
+    an operator let it go on, from which its timeout runs again. `held`: why it is HELD (`causes.Cause`).
     """
 
     nonce: bytes = b""
@@ -38,6 +39,8 @@ class Extras(NamedTuple):
     prepared_token: bytes = b""
     prepared_ms: int = 0
     held: int = 0
+    parked_ms: int | None = None
+    resumed_ms: int | None = None
 
     @property
     def size(self) -> int:
@@ -45,12 +48,21 @@ class Extras(NamedTuple):
         return _EXTRAS_BYTES + len(self.nonce) + len(self.group or "") + len(self.data) + len(self.prepared_token)
 
     def asked(self, now_ms: int) -> Extras:
-        """After one more question."""
+        """After one more question was begun."""
         return self._replace(check_count=self.check_count + 1, asked_ms=now_ms)
 
     def prepared(self, token: bytes, now_ms: int) -> Extras:
         """After a PREPARE: the time to the first question begins again."""
-        return self._replace(prepared_token=token, prepared_ms=now_ms, asked_ms=None)
+        resumed_ms = self.resumed_ms if self.parked_ms is None else now_ms
+        return self._replace(prepared_token=token, prepared_ms=now_ms, asked_ms=None, parked_ms=None, resumed_ms=resumed_ms)
+
+    def parked(self, now_ms: int) -> Extras:
+        """After the last question: it waits for an operator."""
+        return self._replace(parked_ms=now_ms)
+
+    def resumed(self, now_ms: int) -> Extras:
+        """As before its first question; its timeout begins again."""
+        return self._replace(check_count=0, asked_ms=None, parked_ms=None, resumed_ms=now_ms)
 
 
 NO_EXTRAS: Final = Extras()

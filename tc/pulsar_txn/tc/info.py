@@ -11,7 +11,7 @@ from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import Transaction
 from pulsar_txn.tc.fencing import Fencing, Name
 from pulsar_txn.tc.owners import Identity
-from pulsar_txn.tc.table import PREPARED
+from pulsar_txn.tc.table import OPEN, PREPARED
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
 
@@ -20,7 +20,8 @@ class TransactionInfo:
     """An open, prepared or ending transaction at a moment.
 
     `modified_ms`: when its status changed last, or a participant was registered. `check_group`: None for none; `check_count`:
-    how often members of it were asked. `held`: why it is HELD (`causes.Cause`), 0 for what is not.
+    how many questions about it members have begun to answer. `parked_ms`: since when it waits for an operator, None: it does
+    not. `held`: why it is HELD (`causes.Cause`), 0 for what is not.
     """
 
     txn_id: TxnId
@@ -35,6 +36,7 @@ class TransactionInfo:
     check_count: int = 0
     prepared: bool = False
     held: int = 0
+    parked_ms: int | None = None
 
 
 @attrs.frozen
@@ -60,9 +62,21 @@ def info_of(txn: Transaction) -> TransactionInfo:
     participants = tuple(txn.participants())
     times, extras = (txn.start_time_ms, txn.timeout_ms), txn.extras
     group, count = (None, 0) if extras is None else (extras.group, extras.check_count)
-    is_prepared, held = txn.status is PREPARED, 0 if extras is None else extras.held
+    parked_ms = None if extras is None or txn.status is not OPEN else extras.parked_ms
+    held = 0 if extras is None else extras.held
     return TransactionInfo(
-        txn.txn_id, txn.status, principal, identity, *times, participants, txn.modified_ms, group, count, is_prepared, held
+        txn.txn_id,
+        txn.status,
+        principal,
+        identity,
+        *times,
+        participants,
+        modified_ms=txn.modified_ms,
+        check_group=group,
+        check_count=count,
+        prepared=txn.status is PREPARED,
+        held=held,
+        parked_ms=parked_ms,
     )
 
 

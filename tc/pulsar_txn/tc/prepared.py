@@ -53,7 +53,7 @@ class Prepared:
                 )
             return Step((), (Reply(request.token),))
         added = extras.prepared(token, now_ms).size - (0 if txn.extras is None else extras.size)
-        self._limits.check_bytes(self._state, added)
+        self._limits.check_prepare(self._state, txn, added)
         record = records.prepared(txn.txn_id.least, token, now_ms, self._state.next_id - 1)
         return Step(((LOG, record),), (Reply(request.token),))
 

@@ -33,15 +33,17 @@ TAKEN_OVER: Final[int] = TransactionMetadataEntry.TAKEN_OVER
 CHECKED: Final[int] = TransactionMetadataEntry.CHECKED
 PREPARED: Final[int] = TransactionMetadataEntry.PREPARED
 LIFE: Final[int] = TransactionMetadataEntry.LIFE
+PARKED: Final[int] = TransactionMetadataEntry.PARKED
+RESUMED: Final[int] = TransactionMetadataEntry.RESUMED
 """Operations of our own; the first three of them are about a client and not about a transaction."""
 
-RECORD_VERSION: Final = 6
+RECORD_VERSION: Final = 7
 """The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
 
 Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
 has a lane, and for GOODBYE, VANISHED and TAKEN_OVER; version 4 where a NEW record has a check group, for CHECKED and PREPARED,
 and for the decision about what was PREPARED; version 5 where a NEW record in a lane has participants;
-version 6 for LIFE, and for an UPDATE to or from HELD. All others are of version 1.
+version 6 for LIFE, and for an UPDATE to or from HELD; version 7 for PARKED and RESUMED. All others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -62,6 +64,7 @@ _CHECK_DATA_FIELD: Final = b"\xe2\x06"
 _CHECK_AFTER_FIELD: Final = b"\xe8\x06"
 _NONCE_FIELD: Final = b"\xf2\x06"
 _NAMES_VERSION_FIELD: Final = b"\xa0\x06\x05"
+_PARK_VERSION: Final = 7
 
 _LIFE_VERSION: Final = 6
 
@@ -72,7 +75,7 @@ class Entry(NamedTuple):
     """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
 
     `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`,
-    or that a CHECKED counts a question for.
+    or that a CHECKED counts a question for, or that a PARKED parks.
     `lane`: of a NEW, where the coordinator gives lanes. `incarnation`: whose lane that is, or who has gone. `cause`: of an
     UPDATE that decides, who decided (`causes.Cause`). `extras`: of a NEW, what it says beside; of a PREPARED, the token.
     """
@@ -167,8 +170,18 @@ def taken_over(owner: Owner, now_ms: int, max_id: int) -> Entry:
 
 
 def checked(least: int, group: tuple[int, ...], now_ms: int, max_id: int) -> Entry:
-    """Count a question for each of these transactions, which leaves once this is durable."""
+    """Count a question for each of these transactions: a member has begun to answer it."""
     return Entry(CHECKED, least, now_ms, max_id, group=group)
+
+
+def parked(least: int, group: tuple[int, ...], now_ms: int, max_id: int) -> Entry:
+    """These transactions wait for an operator."""
+    return Entry(PARKED, least, now_ms, max_id, group=group)
+
+
+def resumed(least: int, now_ms: int, max_id: int) -> Entry:
+    """A parked transaction is asked for again."""
+    return Entry(RESUMED, least, now_ms, max_id)
 
 
 def prepared(least: int, token: bytes, now_ms: int, max_id: int) -> Entry:
@@ -307,7 +320,7 @@ def _rare(tc_id: int, record: Entry) -> bytes:
             group=record.group,
             lane=record.lane,
         ).SerializeToString()
-    if record.operation not in (CHECKED, PREPARED):
+    if record.operation not in (CHECKED, PREPARED, PARKED, RESUMED):
         return _departed(tc_id, record)
     return TransactionMetadataEntry(
         metadata_op=record.operation,  # type: ignore[arg-type]  # the stub wants its own enum class; at run time it is this int
@@ -315,7 +328,7 @@ def _rare(tc_id: int, record: Entry) -> bytes:
         txnid_most_bits=tc_id,
         last_modification_time=record.modified_ms,
         max_local_txn_id=record.max_local_txn_id,
-        record_version=_CHECK_VERSION,
+        record_version=_PARK_VERSION if record.operation in (PARKED, RESUMED) else _CHECK_VERSION,
         group=record.group,
         prepared_token=None if record.extras is None else record.extras.prepared_token,
     ).SerializeToString()
@@ -415,9 +428,9 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
 
 
 def _later(read: TransactionMetadataEntry, kept: bytes | None) -> Entry:
-    """A CHECKED, a PREPARED, or a LIFE."""
+    """An operation of our own about transactions, or a LIFE."""
     operation, modified_ms, max_id = read.metadata_op, read.last_modification_time, read.max_local_txn_id
-    if operation == CHECKED:
+    if operation in (CHECKED, PARKED, RESUMED):
         return Entry(operation, read.txnid_least_bits, modified_ms, max_id, data=kept, group=tuple(read.group))
     if operation == PREPARED:
         token = NO_EXTRAS.prepared(read.prepared_token, modified_ms)

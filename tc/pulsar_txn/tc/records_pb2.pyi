@@ -46,6 +46,8 @@ class TransactionMetadataEntry(_message.Message):
         CHECKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         PREPARED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         LIFE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        PARKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        RESUMED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
     NEW: TransactionMetadataEntry.TransactionMetadataOp
     ADD_PARTITION: TransactionMetadataEntry.TransactionMetadataOp
     ADD_SUBSCRIPTION: TransactionMetadataEntry.TransactionMetadataOp
@@ -56,6 +58,8 @@ class TransactionMetadataEntry(_message.Message):
     CHECKED: TransactionMetadataEntry.TransactionMetadataOp
     PREPARED: TransactionMetadataEntry.TransactionMetadataOp
     LIFE: TransactionMetadataEntry.TransactionMetadataOp
+    PARKED: TransactionMetadataEntry.TransactionMetadataOp
+    RESUMED: TransactionMetadataEntry.TransactionMetadataOp
     METADATA_OP_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -126,7 +130,7 @@ class CoordinatorSnapshot(_message.Message):
         epoch: int
         def __init__(self, index: _Optional[int] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
     class Transaction(_message.Message):
-        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane", "last_modification_time", "nonce", "check_group", "check_data", "check_after_ms", "check_count", "asked_ms", "prepared_token", "prepared_ms", "held_cause")
+        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane", "last_modification_time", "nonce", "check_group", "check_data", "check_after_ms", "check_count", "asked_ms", "prepared_token", "prepared_ms", "held_cause", "parked_ms", "resumed_ms")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +151,8 @@ class CoordinatorSnapshot(_message.Message):
         PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
         PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
         HELD_CAUSE_FIELD_NUMBER: _ClassVar[int]
+        PARKED_MS_FIELD_NUMBER: _ClassVar[int]
+        RESUMED_MS_FIELD_NUMBER: _ClassVar[int]
         least_bits: int
         status: TxnStatus
         timeout_ms: int
@@ -167,7 +173,9 @@ class CoordinatorSnapshot(_message.Message):
         prepared_token: bytes
         prepared_ms: int
         held_cause: int
-        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., nonce: _Optional[bytes] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., check_count: _Optional[int] = ..., asked_ms: _Optional[int] = ..., prepared_token: _Optional[bytes] = ..., prepared_ms: _Optional[int] = ..., held_cause: _Optional[int] = ...) -> None: ...
+        parked_ms: int
+        resumed_ms: int
+        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., nonce: _Optional[bytes] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., check_count: _Optional[int] = ..., asked_ms: _Optional[int] = ..., prepared_token: _Optional[bytes] = ..., prepared_ms: _Optional[int] = ..., held_cause: _Optional[int] = ..., parked_ms: _Optional[int] = ..., resumed_ms: _Optional[int] = ...) -> None: ...
     class EndedToken(_message.Message):
         __slots__ = ("least_bits", "token")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]

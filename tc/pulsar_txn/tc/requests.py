@@ -136,6 +136,41 @@ class PrepareTxn:
 
 
 @value
+class CheckBegun:
+    """A member of a check group begins to answer AskProducer. Reply value: None, once that is counted durably.
+
+    The member waits for the reply, so a check that ends its process has been counted. Refusal: InvalidTxnStatus when nobody
+    has to answer any more, as the transaction is decided, parked, or of another group or principal.
+    """
+
+    token: Token
+    txn_id: TxnId
+    group: str
+    principal: str | None = None
+
+
+@value
+class CheckReturned:
+    """Nobody is at a question any more: its member is gone, or has not begun in time. No reply, and no refusal."""
+
+    txn_id: TxnId
+
+
+@value
+class ResumeTxn:
+    """Ask for a parked transaction again, from the first question on; its timeout begins again. Reply value: None.
+
+    Refusals: TransactionNotFound, InvalidTxnStatus (it is not parked), TooManyRequests (as many are open as may be).
+    """
+
+    token: Token
+    txn_id: TxnId
+    principal: str | None = None
+    identity: Identity | None = None
+    superuser: bool = False
+
+
+@value
 class CheckAnswered:
     """A member of a check group has answered AskProducer. No reply, and no refusal.
 
@@ -152,16 +187,18 @@ class CheckAnswered:
 class GroupJoined:
     """A check group has a living member: what is due is asked at once. No record, no state; a repeat does nothing.
 
-    After a restart of the coordinator the host says it again.
+    `room`: how many questions may be out at once, of those that were asked and neither answered nor returned. The last request
+    of a group says it. After a restart of the coordinator the host says it again.
     """
 
     group: str
     principal: str | None = None
+    room: int = 1
 
 
 @value
 class GroupLeft:
-    """No member of a check group lives any more: nothing of it is asked, or counted as asked."""
+    """No member of a check group lives any more: nothing of it is asked. The host has said CheckReturned of what was out."""
 
     group: str
     principal: str | None = None
@@ -267,7 +304,7 @@ class ReleaseHeld:
 
 Request: TypeAlias = (
     NewTxn | AddParticipants | EndTxn | PrepareTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
-    | CheckAnswered | GroupJoined | GroupLeft | BeginLife | ReleaseHeld
+    | CheckBegun | CheckAnswered | CheckReturned | ResumeTxn | GroupJoined | GroupLeft | BeginLife | ReleaseHeld
 )  # fmt: skip
 
 
@@ -275,10 +312,12 @@ class Coordinator(Machine[Request, Any], Protocol):
     """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones.
 
     Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by PrepareTxn, by Goodbye, Vanished,
-    TakeOver and GroupJoined, by `expire`, and in its recovery: the host asks for it after these, and not after each turn.
+    TakeOver, GroupJoined, CheckAnswered, CheckReturned and ResumeTxn, by `expire`, and in its recovery: the host asks for it
+    after these, and not after each turn.
 
     A plug-in that asks check groups, prepares, and opens by a nonce says so with a class attribute `checks = True`. Others get
-    none of PrepareTxn, CheckAnswered, GroupJoined and GroupLeft, and none of these fields of NewTxn and EndTxn.
+    none of PrepareTxn, ResumeTxn, CheckBegun, CheckAnswered, CheckReturned, GroupJoined and GroupLeft, and none of these fields
+    of NewTxn and EndTxn.
     """
 
     @property

@@ -26,10 +26,10 @@ from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId, TxnStatus
 
-FORMAT_VERSION: Final = 5
-"""The newest format. 5 is written when the log has lives, or a transaction is HELD; otherwise 4 while a transaction has a check
-group or was prepared, or the token of one is kept; otherwise 3 where the coordinator gives lanes, 2 by all others. What older
-readers pass over there: times of change, nonces."""
+FORMAT_VERSION: Final = 6
+"""The newest format. 6 is written while a transaction is parked, or was; otherwise 5 when the log has lives, or one is HELD;
+otherwise 4 while a transaction has a check group or was prepared, or the token of one is kept; otherwise 3 where the
+coordinator gives lanes, 2 by all others. What older readers pass over there: times of change, nonces."""
 
 _OBJECTS_PER_SLICE: Final = 512
 """This many objects take about two milliseconds, however small they are."""
@@ -65,8 +65,10 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
 
 
 def _format_of(state: CoordinatorState) -> int:
-    if state.lives.kept or state.held:
+    if state.extra.were_parked:
         return FORMAT_VERSION
+    if state.lives.kept or state.held:
+        return 5
     if not state.extra.is_plain:
         return 4
     return 2 if state.lanes is None else 3
@@ -196,6 +198,8 @@ def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -
         txn.extras = _read_extras(stored)
         if txn.extras is not None:
             txn.bytes += txn.extras.size
+            if txn.extras.resumed_ms is not None:
+                txn.deadline_ms = txn.extras.resumed_ms + txn.timeout_ms
         state.add(txn)
     state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])
 
@@ -213,6 +217,10 @@ def _write_extras(stored: CoordinatorSnapshot.Transaction, extras: Extras) -> No
         stored.prepared_token, stored.prepared_ms = extras.prepared_token, extras.prepared_ms
     if extras.held:
         stored.held_cause = extras.held
+    if extras.parked_ms is not None:
+        stored.parked_ms = extras.parked_ms
+    if extras.resumed_ms is not None:
+        stored.resumed_ms = extras.resumed_ms
 
 
 def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
@@ -228,6 +236,8 @@ def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
         stored.prepared_token,
         stored.prepared_ms,
         stored.held_cause,
+        stored.parked_ms if stored.HasField("parked_ms") else None,
+        stored.resumed_ms if stored.HasField("resumed_ms") else None,
     )
 
 

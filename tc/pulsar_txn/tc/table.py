@@ -21,8 +21,10 @@ goodbye, check or client ends a HELD one; its client is answered as if the coord
 END_TXN. RELEASE lets it go on as OPEN, when it turns out that nothing was lost. HOLD comes when a life of the log begins (see
 `lives`).
 
-CHECK means that a member of the transaction's check group is asked for the outcome. It changes no status: its record counts the
-question, before that leaves. An answer of COMMIT or ABORT is an END_TXN by the group.
+CHECK means that a member of the transaction's check group begins to find out the outcome. It changes no status: its record
+counts the question, before the member goes on. An answer of COMMIT or ABORT is an END_TXN by the group. While a member of its
+group lives, TIMEOUT does not happen to an OPEN transaction before the last question about it. A transaction that was parked
+after that is OPEN; TIMEOUT, CHECK and ABANDON do not happen to it.
 
 COMMITTING and ABORTING mean that the outcome is decided and the participants are being told. A repeat of the same END_TXN
 joins: its token is answered together with the first one. Deadlines mean nothing any more. A transaction leaves these states
@@ -219,7 +221,8 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "S2": "what takes room is OPEN, PREPARED (with a token), HELD, COMMITTING or ABORTING: what ended is in the window",
     "S18": "ids were given in ascending order and lie below the next id, so none is given twice",
     "S16": "the window calls exactly those of its ids open that take room, with the same owner; known nonces are theirs",
-    "L1": "every OPEN transaction's deadline is waited for, and its next question, or the policy, where it has a check group",
+    "L1": "every OPEN transaction's deadline is waited for, and its next question, or the policy, where it has a check group,"
+    " unless it is parked",
     "L7": "deadlines that mean nothing any more take at most as much room as those that do, and a little more",
 }
 """What `check_invariants` checks, by the ids of the reliability page."""

@@ -104,6 +104,10 @@ class CoordinatorConfig:
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000
     max_active_transactions_per_transactional_id: int = 256
+    max_active_transactions_per_role: int = 5_000
+    max_prepared_transactions_per_role: int = 1_000
+    max_parked_transactions_per_coordinator: int = 10_000
+    transaction_wait_warning_in_seconds: int = 3_600
     transactional_id_take_over_timeout_in_millis: int = 10_000
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
@@ -111,7 +115,7 @@ class CoordinatorConfig:
     transaction_check_after_in_seconds: int = 6
     transaction_check_interval_in_seconds: int = 30
     transaction_check_max: int = 15
-    transaction_check_policy: str = "abort"
+    transaction_check_policy: str = "park"
     max_check_groups_per_connection: int = 4096
     max_check_group_members: int = 100_000
     transaction_client_lease_in_seconds: int = 10

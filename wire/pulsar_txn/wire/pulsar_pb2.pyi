@@ -1318,19 +1318,23 @@ class CommandEndTxnOnSubscriptionResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandTxnGroup(_message.Message):
-    __slots__ = ("request_id", "tc_id", "group", "leave")
+    __slots__ = ("request_id", "tc_id", "group", "leave", "concurrency", "check_timeout_millis")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    CHECK_TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     tc_id: int
     group: str
     leave: bool
-    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., group: _Optional[str] = ..., leave: bool = ...) -> None: ...
+    concurrency: int
+    check_timeout_millis: int
+    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., group: _Optional[str] = ..., leave: bool = ..., concurrency: _Optional[int] = ..., check_timeout_millis: _Optional[int] = ...) -> None: ...
 
 class CommandTxnCheck(_message.Message):
-    __slots__ = ("txnid_least_bits", "txnid_most_bits", "group", "check_data", "check_count", "max_checks", "prepared")
+    __slots__ = ("txnid_least_bits", "txnid_most_bits", "group", "check_data", "check_count", "max_checks", "prepared", "say_begun")
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -1338,6 +1342,7 @@ class CommandTxnCheck(_message.Message):
     CHECK_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_CHECKS_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
+    SAY_BEGUN_FIELD_NUMBER: _ClassVar[int]
     txnid_least_bits: int
     txnid_most_bits: int
     group: str
@@ -1345,7 +1350,38 @@ class CommandTxnCheck(_message.Message):
     check_count: int
     max_checks: int
     prepared: bool
-    def __init__(self, txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_count: _Optional[int] = ..., max_checks: _Optional[int] = ..., prepared: bool = ...) -> None: ...
+    say_begun: bool
+    def __init__(self, txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_count: _Optional[int] = ..., max_checks: _Optional[int] = ..., prepared: bool = ..., say_begun: bool = ...) -> None: ...
+
+class CommandTxnCheckBegun(_message.Message):
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "group")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    group: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+
+class CommandTxnCheckDecided(_message.Message):
+    __slots__ = ("txnid_least_bits", "txnid_most_bits", "group", "check_data", "txn_action", "cause", "check_count")
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECK_DATA_FIELD_NUMBER: _ClassVar[int]
+    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    txnid_least_bits: int
+    txnid_most_bits: int
+    group: str
+    check_data: bytes
+    txn_action: TxnAction
+    cause: int
+    check_count: int
+    def __init__(self, txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., cause: _Optional[int] = ..., check_count: _Optional[int] = ...) -> None: ...
 
 class CommandTxnCheckResponse(_message.Message):
     __slots__ = ("txnid_least_bits", "txnid_most_bits", "group", "outcome")
@@ -1476,7 +1512,7 @@ class CommandDescribeTransactionalIdResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., elsewhere: bool = ..., epoch: _Optional[int] = ..., last_used_millis: _Optional[int] = ..., transaction_count: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[DescribedTransaction, _Mapping[str, object]]]] = ...) -> None: ...
 
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse", "getCommittedPosition", "getCommittedPositionResponse", "describeTransactionalId", "describeTransactionalIdResponse")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse", "getCommittedPosition", "getCommittedPositionResponse", "describeTransactionalId", "describeTransactionalIdResponse", "txnCheckBegun", "txnCheckDecided")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1546,6 +1582,8 @@ class BaseCommand(_message.Message):
         GET_COMMITTED_POSITION_RESPONSE: _ClassVar[BaseCommand.Type]
         DESCRIBE_TRANSACTIONAL_ID: _ClassVar[BaseCommand.Type]
         DESCRIBE_TRANSACTIONAL_ID_RESPONSE: _ClassVar[BaseCommand.Type]
+        TXN_CHECK_BEGUN: _ClassVar[BaseCommand.Type]
+        TXN_CHECK_DECIDED: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1613,6 +1651,8 @@ class BaseCommand(_message.Message):
     GET_COMMITTED_POSITION_RESPONSE: BaseCommand.Type
     DESCRIBE_TRANSACTIONAL_ID: BaseCommand.Type
     DESCRIBE_TRANSACTIONAL_ID_RESPONSE: BaseCommand.Type
+    TXN_CHECK_BEGUN: BaseCommand.Type
+    TXN_CHECK_DECIDED: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1681,6 +1721,8 @@ class BaseCommand(_message.Message):
     GETCOMMITTEDPOSITIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBETRANSACTIONALID_FIELD_NUMBER: _ClassVar[int]
     DESCRIBETRANSACTIONALIDRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TXNCHECKBEGUN_FIELD_NUMBER: _ClassVar[int]
+    TXNCHECKDECIDED_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -1749,4 +1791,6 @@ class BaseCommand(_message.Message):
     getCommittedPositionResponse: CommandGetCommittedPositionResponse
     describeTransactionalId: CommandDescribeTransactionalId
     describeTransactionalIdResponse: CommandDescribeTransactionalIdResponse
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ..., getCommittedPosition: _Optional[_Union[CommandGetCommittedPosition, _Mapping[str, object]]] = ..., getCommittedPositionResponse: _Optional[_Union[CommandGetCommittedPositionResponse, _Mapping[str, object]]] = ..., describeTransactionalId: _Optional[_Union[CommandDescribeTransactionalId, _Mapping[str, object]]] = ..., describeTransactionalIdResponse: _Optional[_Union[CommandDescribeTransactionalIdResponse, _Mapping[str, object]]] = ...) -> None: ...
+    txnCheckBegun: CommandTxnCheckBegun
+    txnCheckDecided: CommandTxnCheckDecided
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ..., getCommittedPosition: _Optional[_Union[CommandGetCommittedPosition, _Mapping[str, object]]] = ..., getCommittedPositionResponse: _Optional[_Union[CommandGetCommittedPositionResponse, _Mapping[str, object]]] = ..., describeTransactionalId: _Optional[_Union[CommandDescribeTransactionalId, _Mapping[str, object]]] = ..., describeTransactionalIdResponse: _Optional[_Union[CommandDescribeTransactionalIdResponse, _Mapping[str, object]]] = ..., txnCheckBegun: _Optional[_Union[CommandTxnCheckBegun, _Mapping[str, object]]] = ..., txnCheckDecided: _Optional[_Union[CommandTxnCheckDecided, _Mapping[str, object]]] = ...) -> None: ...

@@ -157,7 +157,8 @@ async def slow_transactions(request: web.Request) -> web.StreamResponse:
     """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all that are here.
 
     By coordinator and number. Beyond Pulsar, `limit` asks for so many, `after` for those after one (`after=(0,17)`),
-    `prepared=true` for those that wait for their end, and `held=true` for those that wait for an administrator.
+    `prepared=true` for those that wait for their end, `parked=true` for those that wait for an operator because nobody of their
+    check group knew, and `held=true` for those that wait for an administrator.
     """
     return await object_response(request, listed(request))
 
@@ -206,7 +207,7 @@ async def _open_transactions(
 ) -> AsyncIterator[Any]:
     """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
     budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
-    only_prepared, only_held = flag(request, "prepared"), flag(request, "held")
+    only_prepared, only_held, only_parked = flag(request, "prepared"), flag(request, "held"), flag(request, "parked")
     for place, machine in machines:
         first = machine.low_watermark + 1
         if place <= after_id[0]:
@@ -217,7 +218,12 @@ async def _open_transactions(
                 continue
             if only_prepared > getattr(info, "prepared", False) or only_held > (info.status is TxnStatus.HELD):
                 continue
-            yield info
+            if only_parked <= _is_parked(info):
+                yield info
+
+
+def _is_parked(info: Any) -> bool:
+    return getattr(info, "parked_ms", None) is not None
 
 
 def _numbers(machine: Any, first: int) -> Iterable[int]:
@@ -257,6 +263,8 @@ def shown_beside(info: Any) -> dict[str, Any]:
         answer |= {"checkGroup": info.check_group, "checkCount": info.check_count}
     if getattr(info, "prepared", False):
         answer["prepared"] = True
+    if _is_parked(info):
+        answer |= {"parked": True, "parkedAt": info.parked_ms}
     if getattr(info, "held", 0):
         answer["heldBecause"] = _HELD_BECAUSE.get(info.held, "unknown")
     return answer
@@ -270,18 +278,34 @@ def _check_held(request: web.Request, info: Any) -> None:
 
 
 async def commit_transaction(request: web.Request) -> web.Response:
-    """POST: commit a prepared or held transaction; answered when every participant holds the outcome.
+    """POST: commit a prepared, parked or held transaction; answered when every participant holds the outcome.
 
     One that is neither is for its client to commit: it may have more to send. 409 for it. Who may not see everything may
     commit what is its own.
     """
     txn_id = txn_id_of(request)
     coordinators, info = all_for(request, txn_id), visible(request, txn_id)
-    if not getattr(info, "prepared", False) and info.status not in (TxnStatus.COMMITTING, TxnStatus.HELD):
-        text = f"transaction ({txn_id.most},{txn_id.least}) is {info.status.name}; only prepared ones are committed over HTTP"
+    waits = getattr(info, "prepared", False) or _is_parked(info)
+    if not waits and info.status not in (TxnStatus.COMMITTING, TxnStatus.HELD):
+        what = f"transaction ({txn_id.most},{txn_id.least}) is {info.status.name}"
+        text = f"{what}; only prepared and parked ones are committed over HTTP"
         raise Refusal(ServerError.InvalidTxnStatus, text)
     _check_held(request, info)
     await asked(lambda answer: coordinators.end(txn_id, TxnAction.COMMIT, None, None, answer, superuser=True))
+    return done()
+
+
+async def resume_transaction(request: web.Request) -> web.Response:
+    """POST: ask the check group of a parked transaction again, from the first question on; answered once that is durable.
+
+    409 for one that is not parked. Who may not see everything may resume what is its own.
+    """
+    txn_id = txn_id_of(request)
+    coordinators, info = all_for(request, txn_id), visible(request, txn_id)
+    if not _is_parked(info):
+        text = f"transaction ({txn_id.most},{txn_id.least}) is not parked: its group is asked for it already, or it is decided"
+        raise Refusal(ServerError.InvalidTxnStatus, text)
+    await asked(lambda answer: coordinators.resume(txn_id, answer))
     return done()
 
 
@@ -306,4 +330,5 @@ COORDINATOR_ROUTES: Final[Routes] = [
     ("GET", f"{BASE}/slowTransactions/{{timeout}}", slow_transactions),
     ("POST", f"{BASE}/abortTransaction/{{most}}/{{least}}", abort_transaction),
     ("POST", f"{BASE}/commitTransaction/{{most}}/{{least}}", commit_transaction),
+    ("POST", f"{BASE}/resumeTransaction/{{most}}/{{least}}", resume_transaction),
 ]

@@ -83,7 +83,7 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
     aborted = CounterMetricFamily("pulsar_txn_aborted", "Transactions aborted since the start.", labels=labels)
     timed_out = CounterMetricFamily("pulsar_txn_timeout", "Transactions aborted by their timeout.", labels=labels)
     appended = CounterMetricFamily("pulsar_txn_append_log", "Records of the coordinator's log since the start.", labels=labels)
-    unanswered = _checks("unanswered", "Transactions ended because nobody of their check group knew.", labels)
+    unanswered = _checks("unanswered", "Transactions ended or parked because nobody of their check group knew.", labels)
     asked = _checks("asked", "Questions to members of check groups that have left since the start.", labels)
     text = "Transactions of a restored log that wait for an administrator."
     held = GaugeMetricFamily("pulsar_txn_coordinator_held", text, labels=labels)
@@ -91,6 +91,13 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
     prepared = GaugeMetricFamily("pulsar_txn_coordinator_prepared", text, labels=labels)
     text = "For how long the first of them waits."
     oldest = GaugeMetricFamily("pulsar_txn_coordinator_prepared_oldest_seconds", text, labels=labels)
+    text = "Transactions whose check group did not know, and that wait for an operator."
+    parked = GaugeMetricFamily("pulsar_txn_coordinator_parked", text, labels=labels)
+    text = "For how long the first of them waits."
+    oldest_parked = GaugeMetricFamily("pulsar_txn_coordinator_parked_oldest_seconds", text, labels=labels)
+    begun = _checks("begun", "Questions that members of check groups have begun to answer since the start.", labels)
+    text = "Transactions that neither a client nor their check group has decided, by what became of them and why."
+    decided = _checks("decided", text, [*labels, "outcome", "cause"])
     telling = 0
     for tc_id in range(len(coordinators)):
         host = coordinators.ready(tc_id)
@@ -113,7 +120,14 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
         prepared.add_metric(at, len(since_ms))
         held.add_metric(at, getattr(machine, "held_count", 0))
         oldest.add_metric(at, max(0, now_ms - min(since_ms, default=now_ms)) / 1000)
-    yield from (ready, active, created, committed, aborted, timed_out, appended, asked, unanswered, prepared, oldest, held)
+        since_ms = getattr(machine, "parked_since_ms", ())
+        parked.add_metric(at, len(since_ms))
+        oldest_parked.add_metric(at, max(0, now_ms - min(since_ms, default=now_ms)) / 1000)
+        begun.add_metric(at, coordinators.check_groups.begun[tc_id])
+        for (outcome, cause), count in sorted(host.decided.items()):
+            decided.add_metric([*at, outcome, cause], count)
+    yield from (ready, active, created, committed, aborted, timed_out, appended, asked, begun, unanswered, decided)
+    yield from (prepared, oldest, held, parked, oldest_parked)
     answered = _checks("answered", "Answers of members of check groups since the start, by outcome.", [*common, "outcome"])
     for outcome in ("commit", "abort", "unknown", "refused"):
         answered.add_metric([*common.values(), outcome], coordinators.check_groups.answered[outcome])

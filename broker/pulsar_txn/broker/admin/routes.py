@@ -28,7 +28,7 @@ from . import (
 )
 from .answers import TURN, Handler, failed
 from .common import BROKER
-from .coordinators import COORDINATED, COORDINATOR_ROUTES, abort_transaction, commit_transaction
+from .coordinators import COORDINATED, COORDINATOR_ROUTES, abort_transaction, commit_transaction, resume_transaction
 from .errors import errors
 from .guard import guard
 from .identity import Rules, identify_askers
@@ -78,7 +78,7 @@ def _rules(config: BrokerConfig) -> Rules:
     return Rules(
         operators={handler for module in of_functions for _, _, handler in module.ROUTES},
         everybody=everybody,
-        own={abort_transaction, commit_transaction},
+        own={abort_transaction, commit_transaction, resume_transaction},
     )
 
 

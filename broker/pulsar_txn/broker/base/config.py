@@ -54,7 +54,7 @@ _AT_LEAST_ONE: Final = frozenset(
 _MAX_PORT: Final = 65535
 _CHOICES: Final = {
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
-    "transaction_check_policy": ("abort", "commit", "keep"),
+    "transaction_check_policy": ("park", "abort", "commit", "keep"),
 }
 
 

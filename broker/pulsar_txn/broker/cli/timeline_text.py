@@ -44,13 +44,17 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
         case "registered":
             return "registered " + "; ".join(map(_place, event["participants"]))
         case "checked":
-            return f"members of check group {timeline.get('checkGroup', '?')} were asked, {event['count']} times by then"
+            return f"members of check group {timeline.get('checkGroup', '?')} have begun {event['count']} questions by then"
         case "prepared":
             return "prepared: waits for its end"
         case "held":
             return f"held ({event['because']}): waits for an administrator"
         case "released":
             return "released: goes on"
+        case "parked":
+            return "parked: its check group did not know, waits for an operator"
+        case "resumed":
+            return "resumed: its check group is asked again"
         case "decided":
             return f"{event['outcome']} decided by {event['by']}"
         case "told":

@@ -58,29 +58,31 @@ def command(
 @click.option("--coordinator", type=click.IntRange(0), help="Only of this coordinator.")
 @click.option("--older-than", "seconds", type=click.FloatRange(0), default=0.0, help="Only those that are so many seconds old.")
 @click.option("--prepared", is_flag=True, help="Only prepared ones, which wait for commit or abort as long as it takes.")
+@click.option("--parked", is_flag=True, help="Only parked ones: their check group did not know, and an operator decides.")
 @click.option("--held", is_flag=True, help="Only held ones: their log was restored, and an administrator decides.")
 @click.option("--json", "as_json", is_flag=True, help="The broker's answer as it is.")
 @click.pass_obj
-def list_open(admin: Admin, coordinator: int | None, seconds: float, prepared: bool, held: bool, as_json: bool) -> None:
-    """List transactions that are open, prepared, held or being ended.
+def list_open(
+    admin: Admin, coordinator: int | None, seconds: float, prepared: bool, parked: bool, held: bool, as_json: bool
+) -> None:
+    """List transactions that are open, prepared, parked, held or being ended.
 
     Exit code 69: an instance of the coordinator has not answered, and what it leads is not in the list.
     """
     chosen = {"coordinatorId": coordinator} if coordinator is not None else {}
-    query = "?" + urlencode(chosen | ({"prepared": "true"} if prepared else {}) | ({"held": "true"} if held else {}))
+    kinds = [kind for kind, only in (("prepared", prepared), ("parked", parked), ("held", held)) if only]
+    query = "?" + urlencode(chosen | dict.fromkeys(kinds, "true"))
     # The age is judged here: stock brokers compare the number in this path with the timeout of a transaction.
     found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query.removesuffix('?')}") or {}
-    if prepared:  # a stock broker does not know the word, and prepares nothing
-        found = {txn_id: txn for txn_id, txn in found.items() if txn.get("prepared")}
-    if held:
-        found = {txn_id: txn for txn_id, txn in found.items() if txn["status"] == "HELD"}
+    for kind in kinds:  # a stock broker knows none of these words
+        found = {txn_id: txn for txn_id, txn in found.items() if txn.get(kind) or txn["status"].lower() == kind}
     opened_until_ms = admin.time_ms - seconds * 1000
     if seconds and admin.time_ms:
         found = {txn_id: txn for txn_id, txn in found.items() if txn["openTimestamp"] <= opened_until_ms}
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _print(found, "held" if held else "prepared" if prepared else "open")
+        _print(found, " and ".join(kinds) or "open")
     if admin.unanswered:
         raise Ending(UNAVAILABLE, f"the list is not whole: {'; '.join(admin.unanswered)}")
 
@@ -108,8 +110,11 @@ def _beside(txn: dict[str, Any]) -> Iterator[str]:
         yield f"prepared {prepared}, waits for its end"
     if "heldBecause" in txn:
         yield f"held: {txn['heldBecause']}; decide by pulsar-txn transactions commit or abort"
+    if txn.get("parked"):
+        parked = datetime.fromtimestamp(txn["parkedAt"] / 1000, UTC).isoformat(timespec="milliseconds")
+        yield f"parked {parked}, waits for an operator"
     if "checkGroup" in txn:
-        yield f"check group {txn['checkGroup']}, asked {txn['checkCount']} times"
+        yield f"check group {txn['checkGroup']}, {txn['checkCount']} questions begun"
 
 
 @command.command("show")
@@ -138,7 +143,7 @@ def abort(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def commit(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
-    """Commit a prepared or held transaction, after a question. Exit code 1: it does not exist, or is neither.
+    """Commit a prepared, parked or held transaction, after a question. Exit code 1: it does not exist, or is none of that.
 
     Whoever does that has to know that the other system has committed its part. One that is held may have been aborted or
     committed before its log was restored: its participants tell (pulsar-txn doctor).
@@ -148,6 +153,18 @@ def commit(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
         raise Ending(REFUSED, f"{name} is left as it is")
     admin.ask("POST", f"/commitTransaction/{txn_id[0]}/{txn_id[1]}")
     click.echo(f"{name} is committed")
+
+
+@command.command("resume")
+@click.argument("txn_id", callback=_txn_id)
+@click.pass_obj
+def resume(admin: Admin, txn_id: tuple[int, int]) -> None:
+    """Ask the check group of a parked transaction again, from the first question on. Exit code 1: it is not parked.
+
+    Its timeout begins again: while no member of the group lives for so long, it is aborted.
+    """
+    admin.ask("POST", f"/resumeTransaction/{txn_id[0]}/{txn_id[1]}")
+    click.echo(f"({txn_id[0]},{txn_id[1]}) is resumed: its check group is asked")
 
 
 @command.command("describe")

@@ -1,4 +1,4 @@
-"""TXN_GROUP, TXN_CHECK and its response: members of check groups say what became of transactions.
+"""TXN_GROUP, TXN_CHECK_BEGUN and TXN_CHECK_RESPONSE: members of check groups say what became of transactions.
 
 Nothing of it goes to a client that did not announce `supports_checks` in CONNECT.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from pulsar_txn.broker.txn.check_groups import GroupKey
+from pulsar_txn.broker.txn.check_groups import GroupKey, Terms
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.tc.requests import CheckOutcome
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import TxnId, coordinator_of, signed64
+from pulsar_txn.wire.ids import TxnId, signed64
 
 from .coordinating import TxnHandler, TxnSession
 from .group_member import GroupMember
@@ -43,25 +43,49 @@ def on_txn_group(session: TxnSession, body: Any) -> None:
     else:
         coordinators.check_here(body.tc_id)
         session.member = session.member or GroupMember(session.connection)
-        coordinators.check_groups.join(key, session.member)
+        terms = Terms(body.concurrency if body.HasField("concurrency") else None, body.check_timeout_millis)
+        coordinators.check_groups.join(key, session.member, terms)
     session.connection.write_command("success", request_id=body.request_id)
 
 
 def on_txn_check_response(session: TxnSession, body: Any) -> None:
     """TXN_CHECK_RESPONSE: there is no answer. One that nobody asked this client for, or not any more, changes nothing."""
     coordinators, member = session.services.coordinators, session.member
-    txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
-    asked = None if member is None else member.questions.get(txn_id)
-    key = GroupKey(coordinator_of(txn_id.most), session.principal, body.group)
-    if coordinators is None or member is None or asked != body.group or key not in member.groups:
-        if coordinators is not None:
-            coordinators.check_groups.answered["refused"] += 1
+    if coordinators is None:
+        return
+    txn_id, groups = _txn_of(body), coordinators.check_groups
+    begins = member is not None and body.group in member.seats and member.seats[body.group].begins
+    if member is None or not groups.answers(member, txn_id, body.group):
+        groups.answered["refused"] += member is None
         _logger.debug("%s answers for %s, which it was not asked for", session.connection.peer, txn_id)
         return
-    del member.questions[txn_id]
+    if not begins:  # a member of before docs/adr/0055: what it has answered, it has begun
+        coordinators.check_counts(txn_id, body.group, session.principal)
     outcome = CheckOutcome(body.outcome)
-    coordinators.check_groups.answered[outcome.name.lower()] += 1
+    groups.answered[outcome.name.lower()] += 1
     coordinators.check_answered(txn_id, body.group, outcome, session.principal)
+
+
+def on_txn_check_begun(session: TxnSession, body: Any) -> None:
+    """TXN_CHECK_BEGUN: answered once the question is counted durably; an error when nobody has to answer it. Refusal."""
+    coordinators, member, txn_id = _coordinators(session), session.member, _txn_of(body)
+    if member is None or not coordinators.check_groups.begins(member, txn_id, body.group):
+        text = f"this client was not asked for transaction {txn_id}, or has begun to answer before"
+        raise Refusal(ServerError.NotAllowedError, text)
+
+    def answer(_value: Any, error: ServerError | None, message: str) -> None:
+        if error is None:
+            session.connection.write_command("success", request_id=body.request_id)
+            return
+        coordinators.check_groups.skips(member, txn_id, body.group)
+        coordinators.check_returned(txn_id)
+        session.connection.write_command("error", request_id=body.request_id, error=int(error), message=message)
+
+    coordinators.check_begun(txn_id, body.group, session.principal, answer)
+
+
+def _txn_of(body: Any) -> TxnId:
+    return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
 
 
 def _coordinators(session: TxnSession) -> Coordinators:
@@ -76,5 +100,6 @@ def _coordinators(session: TxnSession) -> Coordinators:
 
 HANDLERS: Final[dict[int, TxnHandler]] = {
     pb.BaseCommand.TXN_GROUP: on_txn_group,
+    pb.BaseCommand.TXN_CHECK_BEGUN: on_txn_check_begun,
     pb.BaseCommand.TXN_CHECK_RESPONSE: on_txn_check_response,
 }

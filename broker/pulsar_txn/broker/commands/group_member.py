@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pulsar_txn.broker.net.answering import Answering
-from pulsar_txn.broker.txn.check_groups import GroupKey
-from pulsar_txn.ledger.machine import AskProducer
-from pulsar_txn.wire.ids import TxnId
-
-MOST_QUESTIONS: Final = 16_384
-"""That one connection was asked and has not answered; the oldest is forgotten first, and asked for again later."""
+from pulsar_txn.broker.txn.check_groups import GroupKey, Seat
+from pulsar_txn.ledger.machine import AskProducer, TellGroup
 
 
 class GroupMember:
-    """A client that has joined check groups. `questions`: what it was asked and has not answered, by transaction."""
+    """A client that has joined check groups: see `check_groups.Member`."""
 
     def __init__(self, connection: Answering) -> None:
         self._connection = connection
         self.groups: dict[GroupKey, None] = {}
-        self.questions: dict[TxnId, str] = {}
+        self.seats: dict[str, Seat] = {}
 
     @property
     def is_writable(self) -> bool:
         """Whether it takes what it is sent."""
         return self._connection.writable
 
-    def ask(self, question: AskProducer) -> None:
+    def ask(self, question: AskProducer, begins: bool) -> None:
         """Send TXN_CHECK."""
-        txn_id, questions = question.txn_id, self.questions
-        questions.pop(txn_id, None)
-        questions[txn_id] = question.group
-        if len(questions) > MOST_QUESTIONS:
-            del questions[next(iter(questions))]
+        txn_id = question.txn_id
         self._connection.write_command(
             "txnCheck",
             txnid_least_bits=txn_id.least,
@@ -42,4 +32,18 @@ class GroupMember:
             check_count=question.count,
             max_checks=question.max_checks,
             prepared=question.prepared,
+            say_begun=begins or None,
+        )
+
+    def tell(self, decided: TellGroup) -> None:
+        """Send TXN_CHECK_DECIDED."""
+        self._connection.write_command(
+            "txnCheckDecided",
+            txnid_least_bits=decided.txn_id.least,
+            txnid_most_bits=decided.txn_id.most,
+            group=decided.group,
+            check_data=decided.data,
+            txn_action=None if decided.action is None else int(decided.action),
+            cause=decided.cause,
+            check_count=decided.count,
         )

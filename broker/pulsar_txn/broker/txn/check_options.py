@@ -1,4 +1,4 @@
-"""The keys of the configuration that say when check groups are asked, as options of a coordinator that checks."""
+"""The keys of the configuration that say when check groups are asked, and what may wait, as options of a coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ class CheckKeys(Protocol):
 
     @property
     def transaction_check_policy(self) -> str:
-        """What becomes of it after the last one: `abort`, `commit` or `keep`."""
+        """What becomes of it after the last one: `park`, `abort`, `commit` or `keep`."""
+
+    @property
+    def max_active_transactions_per_role(self) -> int:
+        """How many transactions of one role a coordinator takes."""
+
+    @property
+    def max_prepared_transactions_per_role(self) -> int:
+        """How many of them may be prepared."""
+
+    @property
+    def max_parked_transactions_per_coordinator(self) -> int:
+        """How many transactions may wait for an operator."""
 
 
 def check_options(config: CheckKeys) -> dict[str, Any]:
@@ -32,4 +44,7 @@ def check_options(config: CheckKeys) -> dict[str, Any]:
         "check_interval_ms": config.transaction_check_interval_in_seconds * 1000,
         "max_checks": config.transaction_check_max,
         "check_policy": config.transaction_check_policy,
+        "max_active_of_role": config.max_active_transactions_per_role,
+        "max_prepared_of_role": config.max_prepared_transactions_per_role,
+        "max_parked": config.max_parked_transactions_per_coordinator,
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from pulsar_txn.broker.base.seldom import Seldom
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import AskProducer, Effect, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import LeasedLog, Log
-from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.causes import Cause, cause_of
 from pulsar_txn.tc.requests import Coordinator, IsRegistered, ParticipantsDone, Request
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
@@ -18,6 +20,9 @@ from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
 from .host import MachineHost
 from .participants import Participants
 
+_logger = logging.getLogger(__name__)
+
+_DECIDED: Final = {TxnAction.COMMIT: "committed", TxnAction.ABORT: "aborted", None: "parked"}
 _TOLD_PER_TURN: Final = 256
 """Participants that are told at once: a few milliseconds' worth."""
 
@@ -26,8 +31,10 @@ class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
     `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
-    metrics. `ask_producer` hands a question to a member of a check group; `on_outcome` is called when a transaction is over.
-    `unanswered` counts transactions that were ended because nobody of their check group knew.
+    metrics. `ask_producer` hands a question to a member of a check group, `tell_group` what was decided without it.
+    `on_outcome` is called when a transaction is over. `unanswered` counts transactions that were ended because nobody of their
+    check group knew; `decided`, what became of those with a check group that neither a client nor the group has decided, and
+    by what.
     """
 
     def __init__(
@@ -51,8 +58,11 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
         self.ask_producer: Callable[[AskProducer], None] = _nobody
+        self.tell_group: Callable[[TellGroup], None] = _nobody
         self.on_outcome: Callable[[TxnId], None] = _nobody
         self.unanswered = 0
+        self.decided: Counter[tuple[str, str]] = Counter()
+        self._warnings = Seldom(turn.runtime.monotonic)
 
     @property
     def telling(self) -> int:
@@ -82,7 +92,6 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
         """Transactions that their timeout has ended; a plug-in's records may not say why."""
         causes = [getattr(record, "cause", Cause.TIMEOUT) for _, record in records]
-        self.unanswered += causes.count(Cause.UNANSWERED)
         return causes.count(Cause.TIMEOUT)
 
     # ---- requests
@@ -104,12 +113,27 @@ class CoordinatorHost(MachineHost[Request, Any]):
         if type(effect) is not TellParticipant:
             if type(effect) is AskProducer:
                 self.ask_producer(effect)
+            elif type(effect) is TellGroup:
+                self._decided(effect)
             else:
                 super().perform(effect)
             return
         untold = self._untold
         untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
         self._to_tell.append(effect)
+
+    def _decided(self, notice: TellGroup) -> None:
+        """Neither a client nor its check group has decided: say so to the operator, and to the group."""
+        what = _DECIDED[notice.action]
+        why = cause_word(notice.cause)
+        self.unanswered += notice.cause == Cause.UNANSWERED
+        self.decided[what, why] += 1
+        passed = self._warnings.passed(what)
+        if passed is not None:
+            text = "transaction %s of check group %r (role %s) is %s by %s, after %d begun questions%s"
+            more = f"; {passed} others were {what} since the last such line" if passed else ""
+            _logger.warning(text, notice.txn_id, notice.group, notice.principal, what, why, notice.count, more)
+        self.tell_group(notice)
 
     def performed(self) -> None:
         """Tell participants: some at once, further ones in later turns of the loop."""
@@ -155,6 +179,12 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
         self.turn.observe(self.coordinator.newest_time_ms)
+
+
+def cause_word(number: int) -> str:
+    """Who decided, in a word for logs and metrics."""
+    cause = cause_of(number)
+    return "unknown" if cause is None else cause.name.lower()
 
 
 def _nobody(_what: object) -> None:

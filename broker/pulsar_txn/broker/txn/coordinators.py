@@ -15,7 +15,9 @@ from pulsar_txn.tc.requests import (
     AddParticipants,
     Check,
     CheckAnswered,
+    CheckBegun,
     CheckOutcome,
+    CheckReturned,
     Coordinator,
     EndTxn,
     Goodbye,
@@ -24,6 +26,7 @@ from pulsar_txn.tc.requests import (
     NewTxn,
     PrepareTxn,
     Renew,
+    ResumeTxn,
     TakeOver,
     Vanished,
 )
@@ -81,7 +84,7 @@ class Coordinators:
         self._on_change = on_change
         self._make_host = make_host or plain_host
         self._count = 0
-        self.check_groups = CheckGroups(turn, self._tell_group, *max_check_groups)
+        self.check_groups = CheckGroups(turn, self, *max_check_groups)
         self.bound = BoundTransactions(turn, self._disconnect)
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
         self._opening = Opening(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
@@ -235,7 +238,43 @@ class Coordinators:
         """A member of a check group has answered what it was asked."""
         host = self._serving.get(txn_id.most)
         if host is not None:
+            host.looks = True
             host.submit(CheckAnswered(txn_id, group, outcome, principal), reserve=True)
+
+    def check_begun(self, txn_id: TxnId, group: str, principal: str | None, answer: Answer) -> None:
+        """A member of a check group begins to answer what it was asked; answered once that is counted durably."""
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            self._refuse(txn_id.most, answer)
+        else:
+            host.submit(CheckBegun(answer, txn_id, group, principal), reserve=True)
+
+    def check_counts(self, txn_id: TxnId, group: str, principal: str | None) -> None:
+        """As `check_begun`, of a member that does not say so."""
+        self.check_begun(txn_id, group, principal, _not_needed)
+
+    def check_returned(self, txn_id: TxnId) -> None:
+        """Nobody is at a question any more."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            host.looks = True
+            host.submit(CheckReturned(txn_id), reserve=True)
+
+    def group_lives(self, key: GroupKey, room: int | None) -> None:
+        """The members of a check group take so many questions at once; None: there is none any more."""
+        host = self._serving.get(key.tc_id)
+        if host is not None:
+            host.looks = True
+            host.submit(GroupLeft(key.group, key.principal) if room is None else GroupJoined(key.group, key.principal, room))
+
+    def resume(self, txn_id: TxnId, answer: Answer) -> None:
+        """Ask for a parked transaction again; for operators. Of coordinators that check."""
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            self._refuse(txn_id.most, answer)
+        else:
+            host.looks = True
+            host.submit(ResumeTxn(answer, txn_id, superuser=True), reserve=True)
 
     def member(self, txn_id: TxnId, least: int) -> TxnId:
         """The transaction `least` of the coordinator of `txn_id`: with lanes, each has a `most` of its own while it lasts."""
@@ -362,7 +401,8 @@ class Coordinators:
         def make(log: Log) -> CoordinatorHost:
             host = self._make_host(tc_id, machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
             host.ask_producer = partial(self.check_groups.ask, tc_id)
-            host.on_outcome = self.bound.ended
+            host.tell_group = partial(self.check_groups.decided, tc_id)
+            host.on_outcome = self._over
             return host
 
         return make
@@ -382,11 +422,9 @@ class Coordinators:
 
     # ---- clients that are asked, and clients that go
 
-    def _tell_group(self, key: GroupKey, lives: bool) -> None:
-        host = self._serving.get(key.tc_id)
-        if host is not None:
-            host.looks = True
-            host.submit((GroupJoined if lives else GroupLeft)(key.group, key.principal))
+    def _over(self, txn_id: TxnId) -> None:
+        self.bound.ended(txn_id)
+        self.check_groups.over(txn_id)
 
     def _disconnect(self, txn_id: TxnId, owner: Owner) -> bool:
         host = self._serving.get(txn_id.most)

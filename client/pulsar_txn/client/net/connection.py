@@ -70,6 +70,7 @@ class Connection(asyncio.Protocol):
         self.topic_watchers: dict[int, Callable[[], object]] = {}
         """What to call when topics of a namespace have come or gone, by watcher id."""
         self.checkers: dict[tuple[int, str], Callable[[Any], object]] = {}
+        self.decided: dict[tuple[int, str], Callable[[Any], object]] = {}
         """Who is told of a TXN_CHECK, by coordinator and group."""
         self._runtime = runtime
         self._settings = settings
@@ -102,6 +103,7 @@ class Connection(asyncio.Protocol):
             "pong": self._on_pong,
             "watchTopicUpdate": self._on_topic_update,
             "txnCheck": self._on_txn_check,
+            "txnCheckDecided": self._on_txn_check_decided,
         }
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -184,6 +186,7 @@ class Connection(asyncio.Protocol):
         self.consumers.clear()
         self.topic_watchers.clear()
         self.checkers.clear()
+        self.decided.clear()
         listeners, self.listeners = self.listeners, set()
         for listener in sorted(listeners, key=_order_of):
             listener.on_connection_lost(self, error)
@@ -353,6 +356,11 @@ class Connection(asyncio.Protocol):
             logger.debug("%s: a question for group %r, which nobody has joined here", self.endpoint, body.group)
         else:
             checker(body)
+
+    def _on_txn_check_decided(self, body: Any) -> None:
+        heard = self.decided.get((coordinator_of(body.txnid_most_bits), body.group))
+        if heard is not None:
+            heard(body)
 
     def _on_ping(self, _body: Any) -> None:
         self.write([_PONG])

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client._callables import check_takes_one
-from pulsar_txn.client._checks import check_text, check_texts, check_whole, refused, seconds_of
+from pulsar_txn.client._checks import check_text, check_texts, refused, seconds_of
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidConfiguration,
@@ -37,7 +37,7 @@ from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import LocalOutcome, check_group_name, checked, data_of
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.questions import Check
+from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, Check, CheckTerms, OnDecided
 from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
@@ -47,7 +47,7 @@ T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client.checks")
 
 HALF_TIMEOUT: Final = 600.0
-"""Seconds after which a half transaction is aborted whatever its group says. A coordinator asks 15 times in 7.5 minutes."""
+"""Seconds after which a half transaction is aborted while no member of its group lives."""
 
 
 @attrs.frozen
@@ -109,6 +109,8 @@ class HalfTerms:
     timeout: float | timedelta
     concurrency: int
     prepare: bool = False
+    check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT
+    on_decided: OnDecided | None = None
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.check, AsyncCheckGroup) != (self.group is None):
@@ -119,10 +121,18 @@ class HalfTerms:
         if self.group is not None:
             check_group_name("group", self.group)
             check_takes_one(self.check, "check")
-            check_whole("concurrency", self.concurrency, 1)
+        elif self.on_decided is not None:
+            raise InvalidConfiguration(
+                "on_decided belongs to a group", hint="give it to join_check_group(), which made the group that is given here"
+            )
+        self.terms()
         if self.after is not None:
             seconds_of(self.after, "check_after")
         self.options()
+
+    def terms(self) -> CheckTerms:
+        """How the group is asked."""
+        return CheckTerms(self.concurrency, self.check_timeout, self.on_decided)
 
     def options(self) -> TransactionOptions:
         """Those of its transactions, without their group."""

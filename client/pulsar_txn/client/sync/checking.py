@@ -15,7 +15,7 @@ from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.send.halves import AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms, checked_halves
 from pulsar_txn.client.sync.twin import SyncLoop, Twin, inner
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.checks import LocalOutcome
 from pulsar_txn.client.txn.questions import ClosedWithGroup
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
@@ -24,24 +24,24 @@ _PLAIN: Final = "write it as plain `def`, or use the asyncio client"
 
 
 class CheckThreads(ClosedWithGroup):
-    """A program's `check` for the asyncio client: called in a thread, so many at once as the group asks for.
+    """A program's `check`, or `on_decided`, for the asyncio client: called in a thread, so many at once as are asked for.
 
     Threads begin when they are needed, and stay for further questions. They are daemons: a check that hangs does not keep
     the program from ending.
     """
 
-    def __init__(self, check: Callable[[CheckQuestion], LocalOutcome]) -> None:
-        _check_plain(check, "check")
+    def __init__(self, check: Callable[[Any], Any], what: str = "check") -> None:
+        _check_plain(check, what)
         self._check = check
         self._idle: list[WorkerThread] = []
         self._made = 0
         self._closed = False
 
-    async def __call__(self, question: CheckQuestion) -> LocalOutcome:
+    async def __call__(self, asked: Any) -> Any:
         """On the loop: what the program answers."""
         thread = self._idle.pop() if self._idle else self._new()
-        reply: Future[LocalOutcome] = Future()
-        thread.submit(functools.partial(answer, only=True), reply, self._answer, (question,))
+        reply: Future[Any] = Future()
+        thread.submit(functools.partial(answer, only=True), reply, self._answer, (asked,))
         try:
             return await asyncio.wrap_future(reply)
         finally:
@@ -50,8 +50,8 @@ class CheckThreads(ClosedWithGroup):
             else:
                 thread.stop()  # after the call that it is at
 
-    def _answer(self, question: CheckQuestion) -> LocalOutcome:
-        return not_awaitable(self._check(question), self._check)
+    def _answer(self, asked: Any) -> Any:
+        return not_awaitable(self._check(asked), self._check)
 
     def _new(self) -> WorkerThread:
         self._made += 1
@@ -68,6 +68,11 @@ class CheckThreads(ClosedWithGroup):
 def threaded(check: Any) -> Any:
     """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio twin of a group."""
     return inner(check) if isinstance(check, Twin) else CheckThreads(check)
+
+
+def threaded_hearing(on_decided: Any) -> Any:
+    """A program's `on_decided` as the asyncio client takes it; None for none."""
+    return None if on_decided is None else CheckThreads(on_decided, "on_decided")
 
 
 def transactional_over(

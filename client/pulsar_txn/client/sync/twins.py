@@ -39,7 +39,7 @@ from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProduc
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.sync.checking import HalfSending, threaded, transactional_over
+from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving
@@ -50,12 +50,12 @@ from pulsar_txn.client.txn.ambient import NOT_SAID, Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.checks import CheckDecision, CheckQuestion, LocalOutcome
 from pulsar_txn.client.txn.described import TransactionalIdInfo
 from pulsar_txn.client.txn.empty_commits import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY
+from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
@@ -1148,13 +1148,25 @@ class Coordinator(Twin[AsyncCoordinator]):
         return Transaction(self._loop, self._loop.run(lambda: self._inner.attach_prepared(token)))
 
     def join_check_group(
-        self, group: str, check: Callable[[CheckQuestion], LocalOutcome], *, concurrency: int = DEFAULT_CONCURRENCY
+        self,
+        group: str,
+        check: Callable[[CheckQuestion], LocalOutcome],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: Callable[[CheckDecision], object] | None = None,
     ) -> CheckGroup:
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
         `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
-        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout. It
+        may be a coroutine function, which is cancelled after `check_timeout` (seconds or a timedelta); that means UNKNOWN too.
+
+        `on_decided(decision)` is called with a `CheckDecision` when the coordinator has aborted, committed or parked a
+        transaction of the group, and neither its client nor the group has said so: one member hears of each. It may be a
+        coroutine function; exceptions of it are logged. A decision while no member lives is told to the next one, unless the
+        coordinator was started again in between.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
@@ -1163,11 +1175,15 @@ class Coordinator(Twin[AsyncCoordinator]):
         Raises InvalidConfiguration (also for a second membership of this client in one group), FeatureUnsupported,
         AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
 
-        `check` runs in threads of its own, at most `concurrency` of them, so it may block.
+        `check` runs in threads of its own, `concurrency` at a time, so it may block. One that takes longer than
+        `check_timeout` goes on in its thread, beside the others; what it returns then is the answer to the next question about
+        its transaction.
         """
-        check = threaded(check)
+        join = functools.partial(self._inner.join_check_group, group, threaded(check))
+        heard = threaded_hearing(on_decided)
         return CheckGroup(
-            self._loop, self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))
+            self._loop,
+            self._loop.run(lambda: join(concurrency=concurrency, check_timeout=check_timeout, on_decided=heard)),
         )
 
     def take_over(self) -> int:
@@ -1313,6 +1329,8 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: Callable[[CheckDecision], object] | None = None,
         prepare: bool = False,
         schema: None = None,
         **options: Unpack[ProducerOptionsDict],
@@ -1328,6 +1346,8 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: Callable[[CheckDecision], object] | None = None,
         prepare: bool = False,
         schema: Schema[T],
         **options: Unpack[ProducerOptionsDict],
@@ -1342,6 +1362,8 @@ class Client(Twin[AsyncClient]):
         check_after: float | timedelta | None = None,
         timeout: float | timedelta = HALF_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: Callable[[CheckDecision], object] | None = None,
         prepare: bool = False,
         schema: Schema[Any] | None = None,
         **options: Unpack[ProducerOptionsDict],
@@ -1349,19 +1371,21 @@ class Client(Twin[AsyncClient]):
         """Create a producer of half messages, which become visible together with work of the program's own.
 
         `check` answers for the members of `group`, as in `join_check_group`, with `concurrency` questions at a time. For
-        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
-        All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
-        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
-        whatever the group says; a coordinator gives up asking earlier. With `prepare` neither does: each transaction is
-        prepared before `execute`, which takes a request more, and its group is asked for ever; see `txn.prepare()`. Other
-        arguments as for `create_producer`.
+        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group. All
+        members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
+        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends a transaction with an abort when
+        no member of the group lives for so long; while one lives, it is asked. After the last question (15) the transaction is
+        parked for an operator, unless the coordinator has another policy. `check_timeout` and `on_decided` are those of
+        `join_check_group`. With `prepare`, neither ends it: each transaction is prepared before `execute`, which takes a
+        request more, and its group is asked for ever; see `txn.prepare()`. Other arguments as for `create_producer`.
 
         Raises as `create_producer` and `join_check_group`.
         """
+        heard = threaded_hearing(on_decided)
         made, producer = transactional_over(
             self._loop,
             self._inner,
-            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare),
+            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare, check_timeout, heard),
             check,
             lambda: self.create_producer(topic, schema=schema, **options),
         )
@@ -1713,13 +1737,25 @@ class Client(Twin[AsyncClient]):
         return Transaction(self._loop, self._loop.run(lambda: self._inner.attach_prepared(token)))
 
     def join_check_group(
-        self, group: str, check: Callable[[CheckQuestion], LocalOutcome], *, concurrency: int = DEFAULT_CONCURRENCY
+        self,
+        group: str,
+        check: Callable[[CheckQuestion], LocalOutcome],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: Callable[[CheckDecision], object] | None = None,
     ) -> CheckGroup:
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
         `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
-        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout. It
+        may be a coroutine function, which is cancelled after `check_timeout` (seconds or a timedelta); that means UNKNOWN too.
+
+        `on_decided(decision)` is called with a `CheckDecision` when the coordinator has aborted, committed or parked a
+        transaction of the group, and neither its client nor the group has said so: one member hears of each. It may be a
+        coroutine function; exceptions of it are logged. A decision while no member lives is told to the next one, unless the
+        coordinator was started again in between.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
@@ -1728,11 +1764,15 @@ class Client(Twin[AsyncClient]):
         Raises InvalidConfiguration (also for a second membership of this client in one group), FeatureUnsupported,
         AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
 
-        `check` runs in threads of its own, at most `concurrency` of them, so it may block.
+        `check` runs in threads of its own, `concurrency` at a time, so it may block. One that takes longer than
+        `check_timeout` goes on in its thread, beside the others; what it returns then is the answer to the next question about
+        its transaction.
         """
-        check = threaded(check)
+        join = functools.partial(self._inner.join_check_group, group, threaded(check))
+        heard = threaded_hearing(on_decided)
         return CheckGroup(
-            self._loop, self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))
+            self._loop,
+            self._loop.run(lambda: join(concurrency=concurrency, check_timeout=check_timeout, on_decided=heard)),
         )
 
     def take_over(self) -> int:

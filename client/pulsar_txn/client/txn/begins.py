@@ -17,7 +17,7 @@ from pulsar_txn.client.txn.described import TransactionalIdInfo
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
 from pulsar_txn.client.txn.prepared import PreparedToken, token_of
-from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY, Check
+from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, Check, CheckTerms, OnDecided
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import TxnId
@@ -144,14 +144,27 @@ class BeginsTransactions:
         return AsyncTransaction(self._transactions.new(TransactionOptions(), prepared=known))
 
     @opens
-    async def join_check_group(self, group: str, check: Check, *, concurrency: int = DEFAULT_CONCURRENCY) -> AsyncCheckGroup:
+    async def join_check_group(
+        self,
+        group: str,
+        check: Check,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        check_timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT,
+        on_decided: OnDecided | None = None,
+    ) -> AsyncCheckGroup:
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
         `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
-        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
-        It may be a coroutine function.
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout. It
+        may be a coroutine function, which is cancelled after `check_timeout` (seconds or a timedelta); that means UNKNOWN too.
         A plain function runs on the event loop and must not block it.
+
+        `on_decided(decision)` is called with a `CheckDecision` when the coordinator has aborted, committed or parked a
+        transaction of the group, and neither its client nor the group has said so: one member hears of each. It may be a
+        coroutine function; exceptions of it are logged. A decision while no member lives is told to the next one, unless the
+        coordinator was started again in between.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
@@ -161,7 +174,7 @@ class BeginsTransactions:
         AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
         If cancelled, the group is not joined.
         """
-        return await self._transactions.groups.join(group, check, concurrency)
+        return await self._transactions.groups.join(group, check, CheckTerms(concurrency, check_timeout, on_decided))
 
     async def take_over(self) -> int:
         """End what the predecessors with this client's transactional id have left open, and fence them; returns the epoch.

@@ -18,9 +18,9 @@ from pulsar_txn.client._callables import check_takes_one
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome, check_group_name
+from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome, check_group_name, decision_of
 from pulsar_txn.client.txn.encoding import check_checks
-from pulsar_txn.client.txn.questions import Check, Questions
+from pulsar_txn.client.txn.questions import Check, CheckTerms, Decisions, Questions
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId, coordinator_of
@@ -66,7 +66,7 @@ class _Attempt:
 class Membership:
     """One client's place in one group."""
 
-    def __init__(self, core: Core, name: str, check: Check, concurrency: int, forget: Callable[[], object]) -> None:
+    def __init__(self, core: Core, name: str, check: Check, terms: CheckTerms, forget: Callable[[], object]) -> None:
         self.name = name
         self.closed = False
         self._core = core
@@ -74,7 +74,9 @@ class Membership:
         self._attempts: dict[int, _Attempt] = {}
         self._joined: dict[int, Connection] = {}
         self._first: dict[int, asyncio.Future[PulsarError | None]] = {}
-        self._questions = Questions(core, name, check, concurrency, self._answer)
+        self._terms = terms
+        self._questions = Questions(core, name, check, terms, self._answer)
+        self._decisions = Decisions(core, name, terms.on_decided)
 
     @property
     def places(self) -> int:
@@ -112,11 +114,15 @@ class Membership:
 
     async def _ask_in(self, number: int, connection: Connection) -> None:
         check_checks(connection, f"check group {self.name!r}")
-        connection.checkers[number, self.name] = self._asked  # before the request: the first question may come with its answer
-        await connection.request("txnGroup", self._core.next_request_id(), tc_id=number, group=self.name)
+        # Before the request: the first question may come with its answer.
+        connection.checkers[number, self.name] = functools.partial(self._asked, connection)
+        connection.decided[number, self.name] = self._heard
+        terms = self._terms
+        says: dict[str, Any] = {"concurrency": terms.concurrency, "check_timeout_millis": int(terms.timeout_seconds * 1000)}
+        await connection.request("txnGroup", self._core.next_request_id(), tc_id=number, group=self.name, **says)
 
     def _refused(self, number: int, attempt: _Attempt, error: PulsarError) -> None:
-        attempt.connection.checkers.pop((number, self.name), None)
+        _forget_at(attempt.connection, number, self.name)
         attempt.is_over, attempt.error = True, error
         logger.warning("coordinator %d does not take this client into group %r: %s", number, self.name, error)
         self._settle(number, error)
@@ -149,11 +155,26 @@ class Membership:
 
     # --- being asked ----------------------------------------------------------------------------------------------
 
-    def _asked(self, body: Any) -> None:
+    def _asked(self, connection: Connection, body: Any) -> None:
         txn_id = TxnId(body.txnid_most_bits, body.txnid_least_bits)
-        self._questions.put(
-            CheckQuestion(txn_id, body.group, body.check_data, body.check_count, body.max_checks, body.prepared)
-        )
+        asked = CheckQuestion(txn_id, body.group, body.check_data, body.check_count, body.max_checks, body.prepared)
+        self._questions.put(asked, functools.partial(self._begin, connection, asked) if body.say_begun else None)
+
+    def _heard(self, body: Any) -> None:
+        self._decisions.put(decision_of(body))
+
+    async def _begin(self, connection: Connection, question: CheckQuestion) -> bool:
+        """Have the coordinator count the question; False when it is not known that it did, so that nobody has to answer."""
+        if self.closed or connection.closed:
+            return False
+        most, least = question.txn_id
+        fields: dict[str, Any] = {"txnid_least_bits": least, "txnid_most_bits": most, "group": self.name}
+        try:
+            await connection.request("txnCheckBegun", self._core.next_request_id(), **fields)
+        except PulsarError as error:
+            logger.debug("transaction %s is not asked for here: %s", question.txn_id, error)
+            return False
+        return True
 
     def _answer(self, question: CheckQuestion, outcome: LocalOutcome) -> None:
         """To the coordinator that asked, over the connection that it knows this member by now."""
@@ -174,6 +195,7 @@ class Membership:
         self.closed = True
         self._forget()
         self._questions.close()
+        self._decisions.close()
         for number in self._first:
             self._settle(number, AlreadyClosed(f"group {self.name!r} was left before it was joined"))
         joined, self._joined = self._joined, {}
@@ -182,7 +204,7 @@ class Membership:
             await asyncio.wait(leaving)
 
     def _leave(self, number: int, connection: Connection) -> asyncio.Future[Any]:
-        connection.checkers.pop((number, self.name), None)
+        _forget_at(connection, number, self.name)
         request_id = self._core.next_request_id()
         answer = connection.request("txnGroup", request_id, tc_id=number, group=self.name, leave=True, timeout=LEAVE_SECONDS)
         answer.add_done_callback(functools.partial(_left, self.name))
@@ -242,7 +264,7 @@ class CheckGroups:
         self._groups: dict[str, Membership] = {}
         self._growth: asyncio.Task[None] | None = None
 
-    async def join(self, name: str, check: Check, concurrency: int) -> AsyncCheckGroup:
+    async def join(self, name: str, check: Check, terms: CheckTerms) -> AsyncCheckGroup:
         """See `BeginsTransactions.join_check_group`."""
         self._core.check_open()
         check_group_name("group", name)
@@ -253,7 +275,7 @@ class CheckGroups:
                 hint="give what join_check_group() returned to everything that needs it, or close() it first",
             )
         order = self._core.next_resource_id()
-        group = Membership(self._core, name, check, concurrency, functools.partial(self._forget, name, order))
+        group = Membership(self._core, name, check, terms, functools.partial(self._forget, name, order))
         self._groups[name] = group
         self._core.register(order, group)
         try:
@@ -291,6 +313,11 @@ class CheckGroups:
                 await self._coordinators().grow()
             except PulsarError as error:
                 logger.debug("looking for coordinators that were added failed: %s", error)
+
+
+def _forget_at(connection: Connection, number: int, group: str) -> None:
+    for heard in (connection.checkers, connection.decided):
+        heard.pop((number, group), None)
 
 
 def _left(name: str, answer: asyncio.Future[Any]) -> None:

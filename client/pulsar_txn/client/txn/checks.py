@@ -40,6 +40,19 @@ class LocalOutcome(enum.Enum):
     """It is not known yet: ask again later."""
 
 
+class Decision(enum.Enum):
+    """What a coordinator has decided about a transaction of a check group without the group."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    PARKED = "parked"
+    """Nobody knew its outcome: it waits for an operator (`pulsar-txn transactions list --parked`)."""
+
+
+_ACTIONS: Final = {0: Decision.COMMITTED, 1: Decision.ABORTED}
+_REASONS: Final = {1: "timeout", 4: "successor", 5: "operator", 7: "disconnect", 8: "unanswered"}
+
+
 @attrs.frozen
 class CheckedMessage:
     """The first message of a half transaction, without its body. `complete` is False when properties were left out."""
@@ -54,9 +67,9 @@ class CheckedMessage:
 class CheckQuestion:
     """One question of a coordinator: has the work of this transaction been done?
 
-    `data` is what the transaction was begun with (`check_data`). `count` is 1 for the first question; after question
-    `max_checks` the coordinator decides by its policy, which is to abort. 0 means that it asks for ever, as it does when the
-    transaction is `prepared`.
+    `data` is what the transaction was begun with (`check_data`). `count` is 1 for the first question that a member begins to
+    answer; after question `max_checks` the coordinator decides by its policy, which is to park the transaction. 0 means that it
+    asks for ever, as it does when the transaction is `prepared`.
     """
 
     txn_id: TxnId
@@ -70,6 +83,36 @@ class CheckQuestion:
     def message(self) -> CheckedMessage | None:
         """The first message that was sent, when `data` is its picture; None when the program gave data of its own."""
         return message_of(self.data)
+
+
+@attrs.frozen
+class CheckDecision:
+    """A transaction of a check group that neither its client nor the group has decided: what `on_decided` is given.
+
+    `reason`: `timeout` (it was over while no member lived), `unanswered` (the last question brought no answer, so the policy
+    decided), `operator`, `successor` (of its transactional id), `disconnect`, or `unknown`. `count`: how many questions about
+    it were begun. `data`: what the transaction was begun with.
+    """
+
+    txn_id: TxnId
+    group: str
+    decision: Decision
+    reason: str
+    data: bytes = b""
+    count: int = 0
+
+    @property
+    def message(self) -> CheckedMessage | None:
+        """The first message that was sent, when `data` is its picture; None when the program gave data of its own."""
+        return message_of(self.data)
+
+
+def decision_of(body: Any) -> CheckDecision:
+    """What TXN_CHECK_DECIDED says."""
+    txn_id = TxnId(body.txnid_most_bits, body.txnid_least_bits)
+    decision = _ACTIONS[body.txn_action] if body.HasField("txn_action") else Decision.PARKED
+    reason = _REASONS.get(body.cause, "unknown")
+    return CheckDecision(txn_id, body.group, decision, reason, body.check_data, body.check_count)
 
 
 def data_of(topic: str, key: str | None, properties: Mapping[str, str] | None) -> bytes:

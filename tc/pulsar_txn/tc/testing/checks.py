@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pulsar_txn.tc.causes import Cause
-from pulsar_txn.tc.requests import Check, CheckAnswered, CheckOutcome, GroupJoined, GroupLeft
+from pulsar_txn.tc.requests import Check, CheckAnswered, CheckOutcome, CheckReturned, GroupJoined, GroupLeft
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
@@ -40,7 +40,7 @@ def _prepared(host: HostedCoordinator, principal: str | None = None) -> TxnId:
     return txn_id
 
 
-def a_living_member_is_asked_after_the_count_is_durable(make: MakeHost) -> None:
+def a_living_member_is_asked_and_counted_durably_before_it_goes_on(make: MakeHost) -> None:
     """And with what the transaction was opened with."""
     host = make()
     txn_id = _opened(host, "anna")
@@ -48,11 +48,49 @@ def a_living_member_is_asked_after_the_count_is_durable(make: MakeHost) -> None:
     due = host.machine.deadline()
     assert due is not None
     host.advance(due - host.now_ms)
-    assert host.asked == [], "the count is not durable yet"
     host.confirm()
     (asked,) = host.asked
     assert (asked.txn_id, asked.group, asked.principal, asked.data) == (txn_id, "group", "anna", b"what to look up")
     assert (asked.count, asked.prepared) == (1, False)
+    token = host.begins(asked)
+    assert token not in host.answers, "the count is not durable yet"
+    host.confirm()
+    assert host.answers[token] is None
+    host.end(txn_id, TxnAction.ABORT, "anna")
+    host.confirm()
+    late = host.begins(asked)
+    host.confirm()
+    assert host.answers[late] is ServerError.InvalidTxnStatus, "nobody has to answer any more"
+
+
+def a_question_that_nobody_begins_counts_for_nothing(make: MakeHost) -> None:
+    """And while a member lives no timeout ends the transaction before it was asked for."""
+    host = make()
+    txn_id = host.opened(1_000, check=_CHECK)
+    for _ in range(_MOST_QUESTIONS // 10):
+        host.tell(GroupJoined("group", room=1))
+        asked = host.advance_to_question() or host.advance_to_question()
+        assert [each.count for each in asked] == [1]
+        host.advance(_LONG)
+        host.tell(CheckReturned(txn_id))
+        host.settle()
+        assert host.ended == {}
+
+
+def no_more_is_asked_at_once_than_there_is_room_for(make: MakeHost) -> None:
+    """What is answered, returned or decided makes room for the next question."""
+    host = make()
+    txns = [_opened(host) for _ in range(6)]
+    host.tell(GroupJoined("group", room=2))
+    host.advance(_LONG // 2)
+    host.confirm()
+    assert [asked.txn_id for asked in host.asked] == txns[:2]
+    host.tell(CheckReturned(txns[0]))
+    host.end(txns[1], TxnAction.COMMIT)
+    host.settle()
+    host.advance(0)
+    host.confirm()
+    assert len(host.asked) == 4
 
 
 def nobody_else_is_asked_and_who_comes_later_is_asked_at_once(make: MakeHost) -> None:
@@ -78,7 +116,8 @@ def an_answer_decides_once(make: MakeHost) -> None:
         host = make()
         txn_id = _opened(host, "anna")
         host.tell(GroupJoined("group", "anna"))
-        assert host.advance_to_question()
+        (asked,) = host.advance_to_question()
+        host.begins(asked)
         host.tell(CheckAnswered(txn_id, "group", CheckOutcome.UNKNOWN, "anna"))
         host.tell(CheckAnswered(txn_id, "group", outcome, "bert"))
         host.tell(CheckAnswered(txn_id, "other", outcome, "anna"))
@@ -94,20 +133,24 @@ def an_answer_decides_once(make: MakeHost) -> None:
 
 
 def questions_are_counted_across_crashes_and_come_to_an_end(make: MakeHost) -> None:
-    """Then the policy decides, or the timeout does."""
+    """Then the policy decides, which may park it, or the timeout does."""
     host = make()
     txn_id = _opened(host)
     counts: list[int] = []
-    while txn_id not in host.ended:
+    while txn_id not in host.ended and host.parked != [txn_id]:
         host.tell(GroupJoined("group"))
         assert host.machine.deadline() is not None, f"after {len(counts)} questions it waits for nothing"
-        counts += [asked.count for asked in host.advance_to_question()]
+        for asked in host.advance_to_question():
+            counts.append(asked.count)
+            host.begins(asked)
+            host.tell(CheckReturned(txn_id))
         host.settle()
         assert counts == list(range(1, len(counts) + 1))
         assert len(counts) <= _MOST_QUESTIONS
-        ended = host.ended
+        ended, parked = host.ended, host.parked
         host = host.crashed()
         host.ended |= ended
+        host.parked += parked
         host.asked.clear()
 
 
@@ -166,6 +209,8 @@ def what_is_prepared_is_asked_for_without_an_end(make: MakeHost) -> None:
     for count in range(1, 40):
         (asked,) = host.advance_to_question()
         assert (asked.count, asked.prepared) == (count, True)
+        host.begins(asked)
+        host.tell(CheckReturned(txn_id))
     assert host.ended == {}
 
 

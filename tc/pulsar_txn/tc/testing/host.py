@@ -13,13 +13,15 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Skin
-from pulsar_txn.ledger.machine import AskProducer, Effect, Step, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, Step, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (
     AddParticipants,
     CheckAnswered,
+    CheckBegun,
+    CheckReturned,
     Coordinator,
     EndTxn,
     GroupJoined,
@@ -56,6 +58,7 @@ class HostedCoordinator:
         self.answers: dict[int, Any] = {}
         self.told: list[TellParticipant] = []
         self.asked: list[AskProducer] = []
+        self.parked: list[TxnId] = []
         self.ended: dict[TxnId, TxnAction] = {}
         self.given: dict[int, TxnId] = {}
         self.last_in: dict[int, TxnId] = {}
@@ -102,7 +105,11 @@ class HostedCoordinator:
         """Prepare."""
         return self._ask(PrepareTxn(self._token(), txn_id, prepared_token, principal))
 
-    def tell(self, fact: GroupJoined | GroupLeft | CheckAnswered) -> None:
+    def begins(self, question: AskProducer) -> int:
+        """A member begins to answer a question."""
+        return self._ask(CheckBegun(self._token(), question.txn_id, question.group, question.principal))
+
+    def tell(self, fact: GroupJoined | GroupLeft | CheckAnswered | CheckReturned) -> None:
         """Something about a check group that nobody waits for an answer to."""
         self._host.submit(self._seen.asked(fact))
 
@@ -228,6 +235,10 @@ class _CoordinatorSkin(Skin):
         """Tell a participant, or ask a check group: the effects of a coordinator that a host does not carry out itself."""
         if isinstance(effect, AskProducer):
             self._host.asked.append(effect)
+            return
+        if isinstance(effect, TellGroup):
+            if effect.action is None:
+                self._host.parked.append(effect.txn_id)
             return
         assert isinstance(effect, TellParticipant), f"not an effect of a coordinator: {effect}"
         host = self._host

@@ -264,8 +264,14 @@ class TransactionCoordinatorSuite:
 
     # ---- check groups, prepared transactions, nonces: of a plug-in that says `checks`
 
-    def test_a_living_member_is_asked_after_the_count_is_durable(self) -> None:
-        self._if_it_checks(checks.a_living_member_is_asked_after_the_count_is_durable)
+    def test_a_living_member_is_asked_and_counted_durably_before_it_goes_on(self) -> None:
+        self._if_it_checks(checks.a_living_member_is_asked_and_counted_durably_before_it_goes_on)
+
+    def test_a_question_that_nobody_begins_counts_for_nothing(self) -> None:
+        self._if_it_checks(checks.a_question_that_nobody_begins_counts_for_nothing)
+
+    def test_no_more_is_asked_at_once_than_there_is_room_for(self) -> None:
+        self._if_it_checks(checks.no_more_is_asked_at_once_than_there_is_room_for)
 
     def test_nobody_else_is_asked_and_who_comes_later_is_asked_at_once(self) -> None:
         self._if_it_checks(checks.nobody_else_is_asked_and_who_comes_later_is_asked_at_once)

@@ -144,10 +144,9 @@ async def list_open(request: web.Request) -> web.StreamResponse:
 
 def _page(request: web.Request, after: str) -> str:
     start = f"&after={after}" if after else ""
-    if request.query.get("prepared", "").lower() == "true":
-        start += "&prepared=true"
-    if request.query.get("held", "").lower() == "true":
-        start += "&held=true"
+    for kind in ("prepared", "parked", "held"):
+        if request.query.get(kind, "").lower() == "true":
+            start += f"&{kind}=true"
     return f"{request.path}?limit={_size(request)}{start}"
 
 

@@ -28,6 +28,7 @@ from pulsar_txn.broker.serving import (
     guard,
     identify_askers,
     list_ids,
+    resume_transaction,
     slow_transactions,
     transaction_metadata,
 )
@@ -113,13 +114,14 @@ def _rules(config: BrokerConfig) -> Rules:
     everybody: set[Handler] = {_health, _ready}
     if not config.authenticate_metrics_endpoint:
         everybody.add(metrics.show_metrics)
-    own = {_OF_INSTANCES[each] for each in (abort_transaction, commit_transaction)}
+    own = {_OF_INSTANCES[each] for each in (abort_transaction, commit_transaction, resume_transaction)}
     return Rules(operators={transactions.ends, _OF_INSTANCES[transactions.ended]}, everybody=everybody, own=own)
 
 
 _OF_INSTANCES: Final[dict[Handler, Handler]] = {
     abort_transaction: led(abort_transaction, of_txn),
     commit_transaction: led(commit_transaction, of_txn),
+    resume_transaction: led(resume_transaction, of_txn),
     describe_id: of_all(describe_id),
     list_ids: of_all(list_ids),
     transaction_metadata: led(transaction_metadata, of_txn),

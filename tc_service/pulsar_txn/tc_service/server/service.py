@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from pulsar_txn.broker.serving import (
     LOOK_SECONDS,
+    WAITS_SECONDS,
     BrokerConfig,
     Clients,
     Clock,
     Connection,
     Coordinators,
     Limits,
+    LongWaits,
     Repeating,
     Runtime,
     ServingByLane,
@@ -161,6 +163,8 @@ class CoordinatorService:
         self._clients.start(self._repeating)
         self._repeating.every(self._lease_seconds / _RENEWALS_PER_LEASE, self._renew)
         self._repeating.every(LOOK_SECONDS, self.storage_watch.look)
+        waits = LongWaits(self.turn, lambda: self.coordinators, self.config.transaction_wait_warning_in_seconds * 1000)
+        self._repeating.every(WAITS_SECONDS, waits.look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""

@@ -34,7 +34,7 @@ class Registered(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Members of its check group were asked, so many times in all; the time is that of the last question."""
+    """Members of its check group have begun so many questions in all; the time is that of the last one."""
 
     at_ms: int
     times: int
@@ -52,6 +52,18 @@ class Held(NamedTuple):
     at_ms: int
     cause: int
     is_over: bool
+
+
+class Parked(NamedTuple):
+    """Its check group did not know: it waits for an operator."""
+
+    at_ms: int
+
+
+class Resumed(NamedTuple):
+    """An operator has its check group asked again."""
+
+    at_ms: int
 
 
 class Decided(NamedTuple):
@@ -77,7 +89,7 @@ class Done(NamedTuple):
     at_ms: int
 
 
-Event: TypeAlias = Begun | Registered | Checked | Prepared | Held | Decided | Told | Done
+Event: TypeAlias = Begun | Registered | Checked | Prepared | Held | Parked | Resumed | Decided | Told | Done
 Story: TypeAlias = list[Event]
 
 _OUTCOME: Final = {
@@ -163,7 +175,8 @@ def _state(story: Story) -> str:
         held = [event for event in story if isinstance(event, Held)]
         if held and not held[-1].is_over:
             return "HELD"
-        return "PREPARED" if any(isinstance(event, Prepared) for event in story) else "OPEN"
+        waits = next((event for event in reversed(story) if isinstance(event, Prepared | Parked | Resumed)), None)
+        return "PREPARED" if isinstance(waits, Prepared) else "PARKED" if isinstance(waits, Parked) else "OPEN"
     is_done = any(isinstance(event, Done) for event in story)
     return {"commit": ("COMMITTING", "COMMITTED"), "abort": ("ABORTING", "ABORTED")}[outcome_word(decided.status)][is_done]
 
@@ -187,6 +200,10 @@ def _events(story: Story) -> Iterator[dict[str, Any]]:
             case Held():
                 what = "released" if event.is_over else "held"
                 yield {"at": event.at_ms, "event": what} | ({} if event.is_over else {"because": by(event.cause)})
+            case Parked():
+                yield {"at": event.at_ms, "event": "parked"}
+            case Resumed():
+                yield {"at": event.at_ms, "event": "resumed"}
             case Decided():
                 yield {
                     "at": event.at_ms,

@@ -14,11 +14,36 @@ from typing import Any, Final
 
 from pulsar_txn.broker.serving import Histogram
 from pulsar_txn.tc.ids import most_of_lane
-from pulsar_txn.tc.records import ADD_PARTITION, ADD_SUBSCRIPTION, CHECKED, NEW, PREPARED, UPDATE, Entry, Record
+from pulsar_txn.tc.records import (
+    ADD_PARTITION,
+    ADD_SUBSCRIPTION,
+    CHECKED,
+    NEW,
+    PARKED,
+    PREPARED,
+    RESUMED,
+    UPDATE,
+    Entry,
+    Record,
+)
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus, coordinator_of
 
 from .recent_ends import End, RecentEnds
-from .stories import Begun, Checked, Decided, Done, Held, Prepared, Registered, Story, Told, participants_of
+from .stories import (
+    Begun,
+    Checked,
+    Decided,
+    Done,
+    Event,
+    Held,
+    Parked,
+    Prepared,
+    Registered,
+    Resumed,
+    Story,
+    Told,
+    participants_of,
+)
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -26,6 +51,7 @@ _EVENTS_PER_STORY: Final = 16
 """How many events the stories of what has ended may have, on average: one of a thousand participants is a long one."""
 _new: Final = tuple.__new__
 """Makes an event of all its fields: a third of what a call of its class takes, eight times in a transaction."""
+_WAITS: Final[dict[int, Callable[[int], Event]]] = {PREPARED: Prepared, PARKED: Parked, RESUMED: Resumed}
 _DECISIONS: Final = (TxnStatus.COMMITTING, TxnStatus.ABORTING)
 _HOLDS: Final = (TxnStatus.HELD, TxnStatus.OPEN)
 
@@ -99,6 +125,8 @@ class Timeline:
                 story.append(Prepared(0))
             if info.status is TxnStatus.HELD:
                 story.append(Held(0, info.held, is_over=False))
+            if info.parked_ms is not None:
+                story.append(Parked(info.parked_ms))
             if info.status in _DECISIONS:
                 story.append(Decided(0, info.status, None))
             self._stories[info.txn_id.least] = story
@@ -128,10 +156,12 @@ class Timeline:
         elif operation == CHECKED:
             for each in (least, *record.group):
                 self._checked(each, record.modified_ms)
-        elif operation == PREPARED:
-            story = self._stories.get(least)
-            if story is not None:
-                story.append(Prepared(record.modified_ms))
+        elif operation in _WAITS:
+            self._waits(_WAITS[operation](record.modified_ms), (least, *record.group))
+
+    def _waits(self, event: Event, leasts: tuple[int, ...]) -> None:
+        for story in filter(None, map(self._stories.get, leasts)):
+            story.append(event)
 
     def _checked(self, least: int, at_ms: int) -> None:
         """One event for all questions: a prepared transaction may be asked for during months."""
