@@ -199,6 +199,7 @@ async def test_a_member_that_left_is_asked_no_more(benches: Any) -> None:
     await one.join()  # a repeat
     await clock.advance(7)
     assert one.asked == [txn]
+    await one.begins(txn)
     await one.leave()
     await one.leave()
     one.say(txn, COMMIT)

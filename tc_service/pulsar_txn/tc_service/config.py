@@ -59,6 +59,7 @@ class CoordinatorConfig:
     keep_alive_interval_seconds: int = 30
     broker_max_connections: int = 10_000
     broker_max_connections_per_ip: int = 500
+    max_connections_per_role: int = 5_000
     incomplete_frame_timeout_seconds: int = 30
     max_concurrent_requests_per_connection: int = 1000
     max_concurrent_lookup_request: int = 50_000

@@ -7,8 +7,8 @@ too, so that a metric tells which key is met. Every number is one of the configu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 from pulsar_txn.wire.errors import Refusal, ServerError
 
@@ -34,7 +34,7 @@ class LimitReached(Refusal):
 
 
 class Limits:
-    """Counts connections, requests under way, bytes of frames that are not complete, and bytes of long answers."""
+    """Counts connections, also of each role, requests under way, bytes of incomplete frames, and bytes of long answers."""
 
     def __init__(self, config: BrokerConfig, descriptors: int | None = None) -> None:
         self.reached: Counter[str] = Counter()
@@ -45,6 +45,8 @@ class Limits:
         self.incoming_bytes = 0
         self.list_bytes = 0
         self._of_address: Counter[str] = Counter()
+        self._of_role: dict[str, set[Any]] = {}
+        self._at_most: dict[tuple[str, str], int] = {}
         self._config = config
         self._connections_key = "brokerMaxConnections"
         self._max_connections = config.broker_max_connections
@@ -80,6 +82,42 @@ class Limits:
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
+
+    # ---- roles
+
+    def enter_role(self, role: str | None, session: object) -> None:
+        """The client of a session has shown its role; `leave_role` follows. LimitReached. Without a role it is not limited."""
+        most = self._config.max_connections_per_role
+        sessions: Collection[Any] = () if role is None else self._of_role.get(role, ())
+        if most and len(sessions) >= most and session not in sessions:
+            what = f"role {role!r} has {most} connections"
+            raise LimitReached("maxConnectionsPerRole", what, ServerError.NotAllowedError)
+        if role is not None:
+            self._of_role.setdefault(role, set()).add(session)
+
+    def leave_role(self, role: str | None, session: object) -> None:
+        """The session is over, whether it has entered or not."""
+        sessions = None if role is None else self._of_role.get(role)
+        if role is not None and sessions is not None:
+            sessions.discard(session)
+            if not sessions:
+                del self._of_role[role]
+                for key in [key for key in self._at_most if key[0] == role]:
+                    del self._at_most[key]
+
+    def has_room(self, role: str | None, kind: str, most: int, count: Callable[[Any], int]) -> bool:
+        """Whether the clients of a role may have one more of something; `count`: how many a session has.
+
+        They are counted when there may be too many: until then it is enough to add what was let in.
+        """
+        sessions = None if role is None else self._of_role.get(role)
+        if role is None or not sessions:
+            return True
+        at_most = self._at_most.get((role, kind), 0)
+        if at_most >= most:
+            at_most = sum(map(count, sessions))
+        self._at_most[role, kind] = at_most + 1
+        return at_most < most
 
     # ---- requests
 

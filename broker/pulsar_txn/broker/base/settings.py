@@ -35,6 +35,7 @@ class BrokerConfig:
     max_message_size: int = 5 * 1024 * 1024
     broker_max_connections: int = 10_000  # Pulsar: 0 (no limit); open files may allow less
     broker_max_connections_per_ip: int = 500  # Pulsar: 0 (no limit)
+    max_connections_per_role: int = 5_000  # ours
     incomplete_frame_timeout_seconds: int = 30
     max_message_publish_buffer_size_in_mb: int = 256  # Pulsar: half of the direct memory
     max_pending_publish_requests_per_connection: int = 1000
@@ -44,6 +45,8 @@ class BrokerConfig:
     max_topic_list_in_flight_heap_mem_size_mb: int = 100
     max_producers_per_connection: int = 1000
     max_consumers_per_connection: int = 1000
+    max_producers_per_role: int = 20_000  # ours
+    max_consumers_per_role: int = 20_000  # ours
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
 
     # who clients are

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
+from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.sorted_names import Pieces
 from pulsar_txn.broker.base.turn import Turn
@@ -43,6 +44,7 @@ class Services(Protocol):
     service_url: str
     service_url_tls: str
     authentication: Authentication
+    limits: Limits
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """See `txn.participants.EndsTransactions`."""

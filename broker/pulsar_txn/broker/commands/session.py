@@ -58,7 +58,7 @@ class Session:
         self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         urls = services.service_url, services.service_url_tls
-        self.introduction = Introduction(services.authentication, connection, services.turn, urls)
+        self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None
@@ -102,6 +102,7 @@ class Session:
         Its transactions stay open until their timeout, but for those that it opened to end with its connection.
         """
         self.introduction.ended()
+        self.services.limits.leave_role(self.principal, self)
         leave(self)
         self.services.topic_lists.gone(self.connection)
         for producer in [*(waiter for waiter, _ in self.waiting_producers.values()), *self.producers.values()]:
@@ -120,11 +121,20 @@ class Session:
         """Refusal when this client has too many producers; those that wait or are being created count."""
         held = (self.producers, self.waiting_producers, self.opening_producers)
         _check_room("producers", producer_id, held, self.services.config.max_producers_per_connection)
+        if not any(producer_id in each for each in held):
+            self._check_role("Producers", self.services.config.max_producers_per_role, _producers_of)
 
     def check_room_for_consumer(self, consumer_id: int) -> None:
         """Refusal when this client has too many consumers; those that are being created count."""
         held = (self.consumers, self.opening_consumers)
         _check_room("consumers", consumer_id, held, self.services.config.max_consumers_per_connection)
+        if not any(consumer_id in each for each in held):
+            self._check_role("Consumers", self.services.config.max_consumers_per_role, _consumers_of)
+
+    def _check_role(self, kind: str, most: int, count: Callable[[Session], int]) -> None:
+        """Refusal when all clients of this role have too many; operators are not limited."""
+        if most and not self.services.limits.has_room(self.principal, kind, most, count):
+            raise LimitReached(f"max{kind}PerRole", f"role {self.principal!r} has {most} {kind.lower()} at this broker")
 
     # ---- owner of producers
 
@@ -198,6 +208,14 @@ class Session:
         """Tell a Failover consumer whether it is the active one, after the answer to its SUBSCRIBE."""
         tell = partial(self.connection.write_command, "active_consumer_change")
         self.services.turn.defer(partial(tell, consumer_id=consumer.consumer_id, is_active=active))
+
+
+def _producers_of(session: Session) -> int:
+    return len(session.producers) + len(session.waiting_producers) + len(session.opening_producers)
+
+
+def _consumers_of(session: Session) -> int:
+    return len(session.consumers) + len(session.opening_consumers)
 
 
 def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from pulsar_txn.broker.base.limits import LimitReached, Limits
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import unsigned64
@@ -41,14 +42,23 @@ class Introduced(Protocol):
 class Introduction:
     """One client's credentials. Without authentication everybody is let in, and is nobody.
 
-    `urls`: those that this server advertises. A client that comes by another address asks for one of them.
+    `urls`: those that this server advertises. A client that comes by another address asks for one of them. `limits`: where
+    clients of each role are counted, but for operators; the session leaves there when it ends.
     """
 
-    def __init__(self, authentication: Authentication, connection: Answering, turn: Turn, urls: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        authentication: Authentication,
+        connection: Answering,
+        turn: Turn,
+        urls: tuple[str, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:
         self._authentication = authentication
         self._connection = connection
         self._turn = turn
         self._urls = urls
+        self._limits = limits
         self._method = ""
         self._known: Authenticated | None = None
         self._timer: Any = None
@@ -57,6 +67,8 @@ class Introduction:
         """CONNECT: tell the session who its client is. Raises Refusal; `reject` is then the answer."""
         session.principal = self.connect(body)
         session.superuser = self._authentication.is_superuser(session.principal)
+        if self._limits is not None and not session.superuser:
+            self._limits.enter_role(session.principal, session)
 
     def let_in(self, session: Introduced, body: Any) -> bool:
         """As `admit`; False where the client was refused, told so, and closed."""
@@ -102,6 +114,8 @@ class Introduction:
     def reject(self, refusal: Refusal) -> None:
         """Say why, and close."""
         self.ended()
+        if self._limits is not None and isinstance(refusal, LimitReached):
+            self._limits.reached[refusal.key] += 1
         _logger.info("connection from %s is closed: %s", self._connection.peer, refusal.message)
         write = self._connection.write_command
         write("error", request_id=_NO_REQUEST, error=int(refusal.code), message=refusal.message)

@@ -10,6 +10,7 @@ from pulsar_txn.broker.serving import (
     Authentication,
     BrokerConfig,
     Coordinators,
+    Limits,
     Ports,
     Runtime,
     TakeOvers,
@@ -40,6 +41,7 @@ class FrontServices:
     turn: Turn
     clusters: Clusters
     authentication: Authentication
+    limits: Limits
     is_shared: bool = False
     leaders: Leaders = attrs.field(init=False)
     transactional_ids: TransactionalIds | None = None
@@ -82,6 +84,7 @@ class ClientsFront:
             service.turn,
             service.clusters.seen_from(name),
             service.authentication,
+            service.limits,
             service.leaders.is_shared,
         )
         self.config = service.config

@@ -15,6 +15,7 @@ from pulsar_txn.broker.serving import (
     Coordinators,
     GroupMember,
     Introduction,
+    Limits,
     OpenedTransactions,
     TakeOvers,
     TransactionalIds,
@@ -43,6 +44,7 @@ class Services(Protocol):
     service_url: str
     service_url_tls: str
     authentication: Authentication
+    limits: Limits
     sessions: set[Session]
 
     @property
@@ -83,7 +85,7 @@ class Session:
         self.frames: Mapping[int, Callable[[bytes], None]] = {}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         urls = services.service_url, services.service_url_tls
-        self.introduction = Introduction(services.authentication, connection, services.turn, urls)
+        self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None
@@ -113,6 +115,7 @@ class Session:
         Those that it opened to end with its connection are aborted.
         """
         leave(self)
+        self.services.limits.leave_role(self.principal, self)
         self.services.sessions.discard(self)
         self.introduction.ended()
         for task in self._tasks:
