@@ -158,7 +158,7 @@ def test_an_old_build_refuses_a_log_with_parked_transactions_with_a_sentence(tmp
     old.take_ports_of(new)
     try:
         old.start()
-        assert "record of version 6; this version reads up to 5" in old.log_tail(100_000)
+        assert "record of version 7; this version reads up to 5" in old.log_tail(100_000)
     finally:
         old.kill()
     print(old.log_tail(2_000), file=sys.stderr)
