@@ -1160,13 +1160,13 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
         `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
-        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout. It
-        may be a coroutine function, which is cancelled after `check_timeout` (seconds or a timedelta); that means UNKNOWN too.
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
+        What takes longer than `check_timeout` (seconds or a timedelta) means UNKNOWN too.
 
         `on_decided(decision)` is called with a `CheckDecision` when the coordinator has aborted, committed or parked a
-        transaction of the group, and neither its client nor the group has said so: one member hears of each. It may be a
-        coroutine function; exceptions of it are logged. A decision while no member lives is told to the next one, unless the
-        coordinator was started again in between.
+        transaction of the group, and neither its client nor the group has said so: one member hears of each.
+        Exceptions of it are logged.
+        A decision while no member lives is told to the next one, unless the coordinator was started again in between.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
@@ -1749,13 +1749,13 @@ class Client(Twin[AsyncClient]):
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
         `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
-        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout. It
-        may be a coroutine function, which is cancelled after `check_timeout` (seconds or a timedelta); that means UNKNOWN too.
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
+        What takes longer than `check_timeout` (seconds or a timedelta) means UNKNOWN too.
 
         `on_decided(decision)` is called with a `CheckDecision` when the coordinator has aborted, committed or parked a
-        transaction of the group, and neither its client nor the group has said so: one member hears of each. It may be a
-        coroutine function; exceptions of it are logged. A decision while no member lives is told to the next one, unless the
-        coordinator was started again in between.
+        transaction of the group, and neither its client nor the group has said so: one member hears of each.
+        Exceptions of it are logged.
+        A decision while no member lives is told to the next one, unless the coordinator was started again in between.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
