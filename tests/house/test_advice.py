@@ -57,7 +57,13 @@ def _texts(file: Path) -> Iterator[str]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help", "-h"}
+    """Those of a command; of a group also those of its commands, which stand behind its own options."""
+    found = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help", "-h"}
+    if isinstance(command, click.Group) and command is not group:
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found |= options_of(command.get_command(context, name) or command)
+    return found
 
 
 def found_command(words: list[str]) -> tuple[click.Command, int]:

@@ -143,7 +143,7 @@ def _tasks(df: DataFrame, context: Any) -> int:
     """How many tasks can run at the same time, at most as many as there is work for."""
     if context is None:
         return 1
-    return max(1, min(df.rdd.getNumPartitions(), int(context.defaultParallelism)))
+    return max(1, min(int(df.rdd.getNumPartitions()), int(context.defaultParallelism)))
 
 
 async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:

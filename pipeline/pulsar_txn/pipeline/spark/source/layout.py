@@ -90,7 +90,7 @@ def _same_name(name: str, every: Layout) -> str:
     """Spark does not look at the case of names."""
     for each in every.schema.names:
         if each.lower() == name.lower():
-            return each
+            return str(each)
     value = every.schema["value"].dataType
     if isinstance(value, StructType) and name in value.names:
         raise OptionError(f"{name!r} is a field of the column value: leave .schema(…) out and select value.{name}")
