@@ -10,7 +10,16 @@ from frame_proxy import Fault, FrameProxy
 from official_reading import read_officially
 from transactions import PATIENCE, eventually_visible, visible
 
-from pulsar_txn.client import AsyncClient, CheckQuestion, HalfMessage, HalfSent, LocalOutcome, TransactionState
+from pulsar_txn.client import (
+    AsyncClient,
+    CheckDecision,
+    CheckQuestion,
+    Decision,
+    HalfMessage,
+    HalfSent,
+    LocalOutcome,
+    TransactionState,
+)
 from pulsar_txn.client.errors import TransactionAborted
 
 pytestmark = pytest.mark.timeout(240)
@@ -137,12 +146,18 @@ async def test_a_process_dies_between_its_work_and_the_commit_and_another_member
 
 
 @pytest.mark.seed_rows("A09", "A14")
-async def test_an_outcome_that_stays_unknown_is_an_abort_after_the_last_question(asking: AskingServer, topic: str) -> None:
-    book = Book()
+async def test_an_outcome_that_stays_unknown_is_parked_after_the_last_question_and_its_group_hears_of_it(
+    asking: AskingServer, topic: str
+) -> None:
+    book, heard = Book(), asyncio.Queue[CheckDecision]()
     async with asking.client() as client:
-        producer = await client.transactional_producer(topic, group=topic, check=book.check)
+        producer = await client.transactional_producer(topic, group=topic, check=book.check, on_decided=heard.put)
         assert await producer.send_in_transaction(b"event", key="17", execute=lambda _half: UNKNOWN) is UNKNOWN
         await producer.producer.send(b"plain")
+        async with asyncio.timeout(PATIENCE):
+            decision = await heard.get()
+        assert (decision.decision, decision.reason, decision.count) == (Decision.PARKED, "unanswered", 4)
+        await client.attach_transaction(str(decision.txn_id)).abort()
         assert await eventually_visible(client, topic, [b"plain"])
     assert [question.count for question in book.asked] == [1, 2, 3, 4]
 
