@@ -13,12 +13,15 @@ from pulsar_txn.broker.base import settings
 from pulsar_txn.broker.base.config import conf_key
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
+from pulsar_txn.wire.secret_text import Secret
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 ROW = re.compile(r"^\| `(?P<key>\w+)` \| (?:`(?P<default>[^`]*)`)? ?\|", re.MULTILINE)
 
 
 def as_written(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.shown
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 SPARK_SESSION: Final = (
     "tests/spark/test_spark_grouped.py",
     "tests/spark/test_spark_pipeline.py",
+    "tests/spark/test_spark_several_queries.py",
     "tests/spark/test_spark_sink.py",
     "tests/spark/test_spark_source_queries.py",
     "tests/spark/test_spark_typed_queries.py",

@@ -37,8 +37,8 @@ class Secret:
 
     @property
     def shown(self) -> str:
-        """The name of the file that has the secret, where the text says `file://`; else nothing of it."""
-        return self._text if self._text.startswith("file://") else HIDDEN
+        """The name of the file that has the secret, where the text says `file://`; else nothing of it. Empty for no secret."""
+        return self._text if not self._text or self._text.startswith("file://") else HIDDEN
 
     def __bool__(self) -> bool:
         return bool(self._text)
