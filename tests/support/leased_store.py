@@ -71,6 +71,7 @@ class LeasedStore:
 
     disk_full = False
     bytes_in_flight = 0
+    progress = None
 
     def __init__(self, logs: SharedLogs) -> None:
         self.advertised = ""

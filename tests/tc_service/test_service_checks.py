@@ -229,6 +229,8 @@ def test_membership_lives_at_the_instance_that_leads_and_clients_join_again_afte
     async def story(world: World) -> None:
         first, second = world.instances
         await world.until(lambda: len(first.leads) == 4)
+        knows = second.service.coordinators
+        await world.until(lambda: knows.leader(0) == first.url)  # it claims in the cluster first, and reads then
         one, standby = CheckClient(first.service), CheckClient(second.service)  # type: ignore[arg-type]  # it wants connections
         await said(world, one, "tcClientConnectRequest", tc_id=0)
         await said(world, one, "txnGroup", tc_id=0, group="g")
