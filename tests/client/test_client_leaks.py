@@ -1,6 +1,8 @@
 """Nothing grows with what went through: after 3,000 transactions a client holds what it held after 1,000."""
 
+import asyncio
 import gc
+import weakref
 from collections import Counter
 
 from insides import budget_of, coordinators_of, observers_of, partitions_of
@@ -96,3 +98,25 @@ async def test_messages_that_went_through_leave_nothing(client):
     await through(3000)
     assert sizes(*looked_at) == held
     assert kinds() - before == Counter()
+
+
+async def test_what_was_started_in_a_block_does_not_keep_its_transaction(client):
+    producer = await client.create_producer("out")
+    running = asyncio.Event()
+
+    async def work(txn):
+        await producer.send(b"x", txn=txn)
+        started.append(asyncio.create_task(running.wait()))
+        started.append(asyncio.get_running_loop().call_later(60, running.set))
+        units.append(weakref.ref(txn.inside))
+
+    started, units = [], []
+    async with client.transaction() as txn:
+        await work(txn)
+    del txn
+    await client.run_transaction(work)
+    gc.collect()
+    assert [unit() for unit in units] == [None, None]
+    running.set()
+    for each in started:
+        each.cancel()

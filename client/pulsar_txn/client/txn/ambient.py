@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
@@ -33,9 +34,12 @@ NOT_SAID: Final[Any] = _NotSaid()
 
 @attrs.frozen(eq=False)
 class Aside:
-    """An open unit around the running code, which operations join by `txn=` only."""
+    """An open unit around the running code, which operations join by `txn=` only.
 
-    unit: Enlisting
+    It is held weakly: whatever was started in the block, a timer for instance, keeps for long what was around it then.
+    """
+
+    unit: weakref.ref[Enlisting]
 
 
 AMBIENT: Final[contextvars.ContextVar[Enlisting | Aside | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
@@ -61,8 +65,8 @@ def unit_of(txn: Joinable | None, caller: Caller | None = None) -> Enlisting | N
         around = AMBIENT.get()
         if not isinstance(around, Aside):
             return around
-        if txn is NOT_SAID and caller is not None:
-            around.unit.left_out(caller)
+        if txn is NOT_SAID and caller is not None and (unit := around.unit()) is not None:
+            unit.left_out(caller)
         return None
     try:
         return txn.inside
@@ -95,7 +99,7 @@ class Surroundings:
 
     def enter(self, unit: Enlisting, *, joins: bool) -> None:
         """From here on this unit is around; operations without `txn=` join it, or are told."""
-        self._reset = AMBIENT.set(unit if joins else Aside(unit))
+        self._reset = AMBIENT.set(unit if joins else Aside(weakref.ref(unit)))
 
     def leave(self) -> None:
         """Take it back. In another context, as when a generator is closed by somebody else, there is nothing to take back."""
