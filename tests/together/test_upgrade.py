@@ -162,3 +162,26 @@ def test_a_client_of_this_build_works_on_the_earlier_broker(tmp_path: Path) -> N
         _, err = worker.communicate("", timeout=PATIENCE)
         assert not worker.returncode, err[-3000:]
     assert Counter(visible) == Counter(sent)
+
+
+def test_the_earlier_build_goes_on_with_a_folder_that_this_one_has_used(tmp_path: Path) -> None:
+    """Way back of an operator: acknowledgements with keys are in the logs, and fields that the earlier build does not know."""
+    sent = [b"%d" % number for number in range(400)]
+    new = OurBroker(data_dir=tmp_path / "data").start()
+    produce_officially(new.service_url, "in", sent)
+    worker = start_current(WORK, new.service_url, "FAILOVER", "3")
+    try:
+        ready(worker, "ready")
+        before = len(read_officially(new.service_url, "out", 60, no_more=True))
+    finally:
+        new.kill()
+        worker.kill()
+        worker.communicate()
+    assert before < len(sent) // 2
+    with earlier_broker(data_dir=new.data_dir) as old:
+        worker = start_earlier(WORK, old.service_url, "FAILOVER", "3")
+        ready(worker, "ready")
+        visible = read_officially(old.service_url, "out", len(sent))
+        _, err = worker.communicate("", timeout=PATIENCE)
+        assert not worker.returncode, err[-3000:]
+    assert Counter(visible) == Counter(sent)
