@@ -149,6 +149,8 @@ class FaultRun:
         copy = self._folder / "copy"
         for at, source, target in ((COPIED_AT, service.data_dir, copy), (RESTORED_AT, copy, service.data_dir)):
             self._wait(lambda at=at: self._share() >= at, END_SECONDS)
+            if self._share() < at:
+                raise RunError(f"after {END_SECONDS:g} s {self._shown()} of {self._plan.inputs} have come through")
             self._end_workers()
             self._wait(lambda: not self._open_transactions(), END_SECONDS)
             if self._open_transactions():
