@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import SILENCE, FakeBroker, fake_client
 
 from pulsar_txn.client import DescribedTransaction, TransactionalIdInfo, TxnId
 from pulsar_txn.client.errors import (
@@ -14,6 +15,8 @@ from pulsar_txn.client.errors import (
     CoordinatorUnavailable,
     FeatureUnsupported,
     InvalidConfiguration,
+    NotAllowedError,
+    ProducerFenced,
 )
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnStatus
@@ -126,3 +129,77 @@ async def test_wrong_arguments_and_a_closed_client_are_told_apart(broker: FakeBr
     await client.close()
     with pytest.raises(AlreadyClosed):
         await client.describe_transactional_id("app")
+
+
+# --- a broker refuses a send ------------------------------------------------------------------------------------------
+
+FENCES = {"describes_transactional_ids": True, "supports_transactional_ids": True}
+
+
+@pytest.fixture
+def refusing(broker: FakeBroker) -> FakeBroker:
+    """A stock broker that knows only that a transaction has ended, and coordinators that gave this instance epoch 5."""
+    broker.on["connect"] = lambda _pipe, _body: command(
+        "connected", server_version="Ours", protocol_version=21, max_message_size=5 << 20, feature_flags=FENCES
+    )
+    broker.on["tcClientConnectRequest"] = lambda _pipe, body: command(
+        "tcClientConnectResponse", request_id=body.request_id, tc_id=0, transactional_epoch=5
+    )
+    broker.on["send"] = lambda _pipe, body: command(
+        "send_error", producer_id=body[0], sequence_id=body[1], error=22, message="has been ended"
+    )
+    return broker
+
+
+async def refusal(client: Any, sends: int = 1) -> list[Any]:
+    """What sends of one transaction fail with."""
+    producer = await client.create_producer("t", batching=False)
+    txn = await client.begin_transaction()
+    return await asyncio.gather(*(producer.send(b"late", txn=txn) for _ in range(sends)), return_exceptions=True)
+
+
+async def test_a_send_that_a_broker_refuses_is_fenced_when_the_coordinator_has_a_newer_epoch(refusing: FakeBroker) -> None:
+    """It was NotAllowedError: stock brokers know no instances, and say the same after a timeout."""
+    answers(refusing, tc_id=0, epoch=6)
+    async with fake_client(refusing, transactional_id="app") as client:
+        errors = await refusal(client, 50)
+    assert {type(each) for each in errors} == {ProducerFenced}
+    assert errors[0].fatal
+    assert "'app' was taken over by a newer instance" in str(errors[0])
+    assert "stop this worker" in str(errors[0])
+    assert "has been ended" in str(errors[0].__cause__)
+    assert errors[0].txn_id is not None
+    assert len(refusing.all(ASK)) < 50, "one question is for all that are refused meanwhile"
+
+
+@pytest.mark.parametrize("known", [{"epoch": 5}, {"epoch": 4}, {}, None])
+async def test_a_send_that_a_broker_refuses_is_not_called_fenced_unless_that_is_known(
+    refusing: FakeBroker, known: dict[str, int] | None
+) -> None:
+    answers(refusing, tc_id=0, **(known or {}))
+    if known is None:
+        refusing.on[ASK] = lambda _pipe, body: command("error", request_id=body.request_id, error=4, message="not yours")
+    async with fake_client(refusing, transactional_id="app") as client:
+        (error,) = await refusal(client)
+    assert type(error) is NotAllowedError
+    assert len(refusing.all(ASK)) == 1
+
+
+async def test_a_client_without_a_transactional_id_asks_nobody_why_a_send_was_refused(refusing: FakeBroker) -> None:
+    async with fake_client(refusing) as client:
+        (error,) = await refusal(client)
+    assert type(error) is NotAllowedError
+    assert refusing.all(ASK) == []
+
+
+async def test_a_producer_that_closes_while_the_coordinator_is_asked_loses_no_refusal(refusing: FakeBroker) -> None:
+    refusing.on[ASK] = lambda _pipe, _body: SILENCE
+    async with fake_client(refusing, transactional_id="app", operation_timeout=0.3) as client:
+        producer = await client.create_producer("t")
+        txn = await client.begin_transaction()
+        late = producer.send_nowait(b"late", txn=txn)
+        await refusing.until(lambda: refusing.all(ASK))
+        assert not late.done()
+        await producer.close()
+        with pytest.raises(NotAllowedError, match="has been ended"):
+            await late

@@ -63,6 +63,8 @@ class Coordinator:
     async def add_partitions(self, *_args: Any, **_more: Any) -> None:
         """Nothing to do."""
 
+    may_be_fenced = False
+
     async def needs_checks(self, *_args: Any) -> None:
         """It knows them."""
 

@@ -98,6 +98,8 @@ class ScriptedSessions:
     async def prepare_txn(self, token, *, timeout, tally):
         await self._answer("prepare", token)
 
+    may_be_fenced = False
+
     async def needs_checks(self, txn_id, what):
         if self.lacks_checks:
             raise FeatureUnsupported(what)

@@ -314,6 +314,8 @@ class FakeTransaction:
     def enlist_ack(self, _core, _topic, _subscription, messages, *, cumulative):
         return self._enlist(messages)
 
+    may_be_fenced = False
+
     def looks_for_input(self, _core):
         pass
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pulsar as official
 import pytest
@@ -24,7 +25,7 @@ from pulsar_txn.client import (
     InvalidConfiguration,
     NotAllowedError,
 )
-from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.errors import ProducerFenced, PulsarError
 from pulsar_txn.wire.ids import LANE_BIT
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
@@ -136,6 +137,26 @@ def test_the_blocking_client_and_a_transactional_id_use_it_as_well(stock_pulsar:
         with pytest.raises(PulsarError):
             zombie.commit()
         assert judged(stock_pulsar.service_url, topic) == [b"of the successor"]
+
+
+async def test_a_late_send_of_an_old_instance_is_fenced_where_the_broker_says_only_that_the_transaction_has_ended(
+    stock_pulsar: Target,
+) -> None:
+    """It was NotAllowedError, as after a timeout: a worker that must stop could have gone on."""
+    topic = name()
+    with OurCoordinator({"east": stock_pulsar.service_url}) as beside:
+        who: dict[str, Any] = {"coordinator": beside.service_url, "transactional_id": "worker"}
+        async with AsyncClient(stock_pulsar.service_url, **who) as old, AsyncClient(stock_pulsar.service_url, **who) as new:
+            before, after = await old.create_producer(topic), await new.create_producer(topic)
+            zombie = await old.begin_transaction()
+            await before.send(b"of the old one", txn=zombie)
+            async with new.transaction() as txn:
+                await after.send(b"of the new one", txn=txn)
+            with pytest.raises(ProducerFenced, match="'worker' was taken over by a newer instance"):
+                await before.send(b"late", txn=zombie)
+            with pytest.raises(ProducerFenced):
+                await old.begin_transaction()
+        assert judged(stock_pulsar.service_url, topic) == [b"of the new one"]
 
 
 async def test_an_exactly_once_bridge_between_two_clusters_lives_through_kills_of_everything(tmp_path: Path) -> None:

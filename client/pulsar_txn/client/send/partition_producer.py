@@ -89,6 +89,8 @@ class PartitionProducer:
         self._ready: list[Builder] = []
         self._unbatched = Builder(None, None)
         self._pending: deque[Pending] = deque()
+        self._asked: dict[Pending, NotAllowedError] = {}
+        """Refused sends of which the coordinator is asked whether their transaction was fenced."""
         self._timer = NearestTimer(core.runtime, self._on_due)
         self._loop = asyncio.get_running_loop()
         self._attachment = Attachment(
@@ -394,7 +396,7 @@ class PartitionProducer:
         for builder in self._builders.values():
             if builder.futures:
                 builder.complete()
-        batches = [each for each in self._pending if each.messages]
+        batches = [each for each in (*self._asked, *self._pending) if each.messages]
         batches += [each for builder in self._builders.values() for each in builder.full]
         watchers = [each.watch(self._loop) for each in batches]
         self.flush_nowait()
@@ -485,7 +487,20 @@ class PartitionProducer:
         else:
             for pending in [each for each in self._pending if each.sequence_id == sequence_id]:  # all chunks of a message
                 self._pending.remove(pending)
-                self._settle(pending, error)
+                txn = pending.builder.txn
+                if type(error) is NotAllowedError and txn is not None and txn.may_be_fenced:
+                    self._asked[pending] = error
+                    self._core.spawn(self._settle_asked(pending, txn, error))
+                else:
+                    self._settle(pending, error)
+
+    async def _settle_asked(self, pending: Pending, txn: Enlisting, error: NotAllowedError) -> None:
+        told: PulsarError = error
+        try:
+            told = await txn.why_refused(error)
+        finally:
+            if self._asked.pop(pending, None) is not None:
+                self._settle(pending, told)
 
     def _settle(self, pending: Pending, error: BaseException | None) -> None:
         """The batch is done: futures (on failure), bounds, transaction, and the next batch that waited for this one."""
@@ -513,6 +528,9 @@ class PartitionProducer:
     def _fail_all(self, error: PulsarError) -> None:
         held = [builder.give_up() for builder in self._builders.values()]  # first: settling what is in flight would send it
         pending, self._pending = self._pending, deque()
+        asked, self._asked = self._asked, {}
+        for refused, why in asked.items():
+            self._settle(refused, why)
         for each in (*pending, *held):
             if each is not None:
                 self._settle(each, error)

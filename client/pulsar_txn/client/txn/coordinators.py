@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     CoordinatorUnavailable,
     InvalidConfiguration,
     NotAllowedError,
+    ProducerFenced,
     PulsarError,
     TransactionsDisabled,
 )
@@ -71,6 +72,7 @@ class TransactionCoordinators:
         self._directory = directory or AssignTopicDirectory(core)
         self._sessions: list[CoordinatorSession] = []
         self._starting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[bool] | None = None
         self._left: PulsarError | None = None
         self._next = 0
         self._order = core.next_resource_id()
@@ -340,6 +342,39 @@ class TransactionCoordinators:
             encode = described.encoder(name, owner, answer.tc_id)
             answer = await there.request(described.NAME, encode, None, None, None, check_describes)
         return info_of(name, answer)
+
+    @property
+    def may_be_fenced(self) -> bool:
+        """Whether the client has a transactional id."""
+        return self._identity is not None
+
+    async def why_refused(self, error: NotAllowedError) -> PulsarError:
+        """ProducerFenced when a newer instance of the transactional id is known to have begun, else `error`. Never raises.
+
+        Stock brokers do not know instances: they say only that the transaction has ended, as they do after its timeout. So
+        the coordinator is asked, once for all sends that are refused meanwhile.
+        """
+        identity = self._identity
+        if identity is None:
+            return error
+        if self._asking is None or self._asking.done():
+            self._asking = self._core.spawn(self._has_successor(identity))
+        if not await asyncio.shield(self._asking):
+            return error
+        text = f"transactional id {identity.name!r} was taken over by a newer instance, and a broker refused the send"
+        fenced = ProducerFenced(f"{text}: {error.message}", txn_id=error.txn_id, endpoint=error.endpoint)
+        fenced.__cause__ = error
+        return fenced
+
+    async def _has_successor(self, identity: TransactionalId) -> bool:
+        try:
+            info = await self.describe(identity.name, None)
+        except ProducerFenced:
+            return True
+        except PulsarError as error:
+            logger.info("whether transactional id %r was taken over is not known: %s", identity.name, error)
+            return False
+        return info is not None and identity.epoch is not None and info.epoch > identity.epoch
 
     async def needs_checks(self, txn_id: TxnId, what: str) -> None:
         """FeatureUnsupported when the transaction's coordinator is known to lack checks and prepare. Raises as `start`."""

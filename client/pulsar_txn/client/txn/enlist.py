@@ -25,6 +25,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
+from pulsar_txn.client.errors import NotAllowedError, PulsarError
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 WhenEnded: TypeAlias = Callable[[TxnAction | None], None]
@@ -119,6 +120,15 @@ class Enlisting(Protocol):
 
     def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
         """`messages` sends to `topic` have their receipt (`error` None) or failed; a failure dooms the transaction."""
+        ...
+
+    @property
+    def may_be_fenced(self) -> bool:
+        """Whether a broker may refuse its sends because somebody took over; `why_refused` finds out."""
+        ...
+
+    async def why_refused(self, error: NotAllowedError) -> PulsarError:
+        """The error of a send that its broker does not allow: ProducerFenced where its coordinator says so, else `error`."""
         ...
 
     def enlist_ack(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
+from pulsar_txn.client.errors import NotAllowedError, PulsarError
 from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.stats import PartitionStats, RequestTally, SubscriptionStats
 from pulsar_txn.wire.hot_txn import Checked
@@ -68,6 +69,15 @@ class CoordinatorSessions(Protocol):
 
     async def prepare_txn(self, token: PreparedToken, *, timeout: float, tally: RequestTally) -> None:
         """PREPARE_TXN, sent again after a lost connection until `timeout` seconds are over."""
+        ...
+
+    @property
+    def may_be_fenced(self) -> bool:
+        """Whether the client has a transactional id."""
+        ...
+
+    async def why_refused(self, error: NotAllowedError) -> PulsarError:
+        """ProducerFenced when a newer instance of the transactional id is known to have begun, else `error`."""
         ...
 
     async def needs_checks(self, txn_id: TxnId, what: str) -> None:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, Self
 
-from pulsar_txn.client.errors import TransactionStateError
+from pulsar_txn.client.errors import NotAllowedError, PulsarError, TransactionStateError
 from pulsar_txn.client.txn.empty_commits import EmptyCommits
 from pulsar_txn.client.txn.ending import Ending
 from pulsar_txn.client.txn.enlist import Caller, Flushable, Input, SendCounter, WhenEnded
@@ -191,6 +191,17 @@ class Unit:
     def ack_finished(self, topic: str, subscription: str, messages: int, error: BaseException | None) -> None:
         """Acknowledgements are answered, or failed."""
         self._operations.finish(topic, subscription, messages, error)
+
+    @property
+    def may_be_fenced(self) -> bool:
+        """See `enlist.Enlisting`."""
+        return self._coordinators.may_be_fenced
+
+    async def why_refused(self, error: NotAllowedError) -> PulsarError:
+        """See `enlist.Enlisting`."""
+        told = await self._coordinators.why_refused(error)
+        told.txn_id = told.txn_id or self.life.id
+        return told
 
     def sent_again(self) -> None:
         """See `enlist.Enlisting`."""
