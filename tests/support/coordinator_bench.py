@@ -93,6 +93,9 @@ class ScriptedCluster:
             raise Refusal(ServerError.TopicNotFound, f"{participant.topic} is not there")
         self._found.add(participant)
 
+    async def is_missing(self, topic: str) -> bool:
+        return topic in self.missing
+
     async def start(self) -> None:
         """It can always take part."""
 

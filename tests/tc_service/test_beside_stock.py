@@ -10,10 +10,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pulsar as official
 import pytest
 from our_coordinator import OurCoordinator
-from stock_pulsar import StockPulsar
+from stock_pulsar import StockPulsar, free_port
 from targets import Target
 
 from pulsar_txn.client import (
@@ -157,6 +158,30 @@ async def test_a_late_send_of_an_old_instance_is_fenced_where_the_broker_says_on
             with pytest.raises(ProducerFenced):
                 await old.begin_transaction()
         assert judged(stock_pulsar.service_url, topic) == [b"of the new one"]
+
+
+async def test_the_timeline_of_a_commit_says_that_a_topic_of_it_was_deleted(stock_pulsar: Target) -> None:
+    """The broker took the end, and did nothing; the transaction was committed without its message, and nothing said so."""
+    lost, kept, port = name(), name(), free_port()
+    with OurCoordinator({"east": stock_pulsar.service_url}, conf={"webServicePort": str(port)}) as beside:
+        async with AsyncClient(stock_pulsar.service_url, coordinator=beside.service_url) as client:
+            txn = await client.begin_transaction()
+            for topic in (lost, kept):
+                producer = await client.create_producer(topic)
+                await producer.send(b"x", txn=txn)
+                await producer.close()  # else it makes the topic again
+            path = lost.replace("://", "/")
+            async with aiohttp.ClientSession() as http:
+                async with http.delete(f"{stock_pulsar.admin_url}/admin/v2/{path}?force=true") as answer:
+                    assert answer.status == 204, await answer.text()
+                await txn.commit()
+                assert txn.id is not None
+                timeline = f"http://127.0.0.1:{port}/admin/v3/transactions/timeline/{txn.id.most}/{txn.id.least}"
+                async with http.get(timeline) as answer:
+                    found = await answer.json()
+    assert found["state"] == "COMMITTED"
+    told = {event["topic"]: event.get("topicMissing", False) for event in found["events"] if event["event"] == "told"}
+    assert told == {lost: True, kept: False}
 
 
 async def test_an_exactly_once_bridge_between_two_clusters_lives_through_kills_of_everything(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from coordinator_bench import Bench
 from raw_client import FULL
 from service_admin import admin_of
 
+from pulsar_txn.broker.cli.timeline_text import lines_of
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.server.clusters import of_cluster
@@ -122,6 +123,22 @@ async def test_a_timeline_has_every_step_in_order_with_who_decided_and_how_long_
         assert found["durationsMs"].keys() == {"open", "ending", "whole"}
         status, body = await admin("GET", f"/admin/v3/transactions/timeline/{txn.most}/{txn.least + 1}")
         assert (status, "transactionTimelineCount" in body["reason"]) == (404, True)
+
+
+async def test_a_timeline_says_which_topics_are_not_there_any_more(benches: Any) -> None:
+    """A stock broker takes the end on a deleted topic: the transaction was committed without a message, and nothing said so."""
+    bench = await benches("east").start()
+    client = bench.client()
+    async with admin_of(bench.service) as admin:
+        txn = await opened(client)
+        bench.clusters["east"].missing.add(OUT)
+        await client.end(txn)
+        await client.settle()
+        found = await admin.timeline(txn)
+        assert found["state"] == "COMMITTED"
+        told = {event["topic"]: event.get("topicMissing", False) for event in found["events"] if event["event"] == "told"}
+        assert told == {OUT: True, IN: False}
+        assert "out; there is no such topic now" in "".join(lines_of(found))
 
 
 async def test_timelines_survive_a_restart_as_far_as_the_log_has_them(benches: Any) -> None:

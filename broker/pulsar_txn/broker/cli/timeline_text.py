@@ -59,7 +59,8 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
             return f"{event['outcome']} decided by {event['by']}"
         case "told":
             attempts = "" if event["attempts"] == 1 else f" after {event['attempts']} attempts"
-            return f"told {_place(event)}{attempts}"
+            missing = "; there is no such topic now: this part is gone with it" if event.get("topicMissing") else ""
+            return f"told {_place(event)}{attempts}{missing}"
         case other:
             return str(other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,9 @@ from .keys import SERVICE
 
 _BASE = "/admin/v3/transactions"
 _MOST_ENDED = 1000
+_MOST_LOOKED_FOR = 100
+"""Topics of a timeline that are looked for, and how long at most."""
+_LOOK_SECONDS = 2.0
 
 
 async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
@@ -86,7 +90,27 @@ async def timeline(request: web.Request) -> web.Response:
             f"nothing is known of the transaction ({txn_id.most},{txn_id.least}): it never was here, or is not among the ended "
             "ones that are remembered (transactionTimelineCount)",
         )
-    return web.json_response(shown(story))
+    found = shown(story)
+    await _mark_missing(service, [event for event in found["events"] if event["event"] == "told"])
+    return web.json_response(found)
+
+
+async def _mark_missing(service: CoordinatorService, told: list[dict[str, Any]]) -> None:
+    """Stock brokers take the end of a transaction on a topic that is not there, and do nothing."""
+    places = list(dict.fromkeys((event["cluster"], event["topic"]) for event in told))[:_MOST_LOOKED_FOR]
+    looks = [asyncio.create_task(service.clusters.is_missing(*each)) for each in places]
+    if not looks:
+        return
+    try:
+        await asyncio.wait(looks, timeout=_LOOK_SECONDS)
+        known = zip(places, looks, strict=True)
+        missing = {place for place, look in known if look.done() and look.result()}
+    finally:
+        for look in looks:
+            look.cancel()
+    for event in told:
+        if (event["cluster"], event["topic"]) in missing:
+            event["topicMissing"] = True
 
 
 async def ends(request: web.Request) -> web.Response:

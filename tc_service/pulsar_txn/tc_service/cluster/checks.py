@@ -59,17 +59,29 @@ async def check_participant(brokers: Brokers, participant: Participant, admin: A
     so that is checked only where the cluster's admin API is known.
     """
     name = TopicName.parse(participant.topic)
-    count = await _partitions(brokers, name.base)
+    count = await _count_of(brokers, name)
     if name.partition < 0 and count:
         raise ParticipantRefused(
             f"{name} has {count} partitions, and each takes part by itself: register {name.with_partition(0)} and so on"
         )
-    if count is None and name.partition >= 0:
-        count = await _partitions(brokers, name)  # not partitioned, but named so
     if count is None or (count and name.partition >= count):
         raise ParticipantRefused(f"there is no topic {name} in the cluster {brokers.name}; create it first, or mend its name")
     if participant.subscription is not None and admin is not None:
         await _check_subscription(brokers.name, participant, admin)
+
+
+async def is_missing(brokers: Brokers, topic: str) -> bool:
+    """Whether there is no such topic at this moment, which brokers answer "ok" to ends of. Raises as `check_participant`."""
+    name = TopicName.parse(topic)
+    count = await _count_of(brokers, name)
+    return count is None or bool(count and name.partition >= count)
+
+
+async def _count_of(brokers: Brokers, name: TopicName) -> int | None:
+    count = await _partitions(brokers, name.base)
+    if count is None and name.partition >= 0:
+        count = await _partitions(brokers, name)  # not partitioned, but named so
+    return count
 
 
 async def _partitions(brokers: Brokers, name: TopicName) -> int | None:

@@ -36,6 +36,10 @@ class Cluster(Protocol):
     def is_checked(self, participant: Participant) -> bool:
         """Whether the participant was found there before, so that nobody need be asked."""
 
+    async def is_missing(self, topic: str) -> bool:
+        """Whether the cluster says that there is no such topic at this moment."""
+        ...
+
     async def check(self, participant: Participant) -> None:
         """Refusal for a topic or subscription that cannot take part, or that is not there."""
 
@@ -139,6 +143,11 @@ class Clusters:
         for each in participants:
             if not self._clusters[cluster].is_checked(each):
                 await self._clusters[cluster].check(each)
+
+    async def is_missing(self, cluster: str, topic: str) -> bool:
+        """Whether a cluster says that it has no such topic at this moment."""
+        found = self._clusters.get(cluster)
+        return found is not None and await found.is_missing(topic)
 
     def driver(self, cluster: str) -> Driver | None:
         """The driver of a cluster's ends; None for one that is not configured any more."""

@@ -14,7 +14,7 @@ from pulsar_txn.tc_service.claims.place import ClaimsPlace, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant
+from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant, is_missing
 from pulsar_txn.tc_service.cluster.ends import EndDriver
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 from pulsar_txn.tc_service.config import ClusterConfig
@@ -79,6 +79,14 @@ class OneCluster:
         self._found[participant.topic, participant.subscription] = None
         if len(self._found) > _REMEMBERED:
             del self._found[next(iter(self._found))]
+
+    async def is_missing(self, topic: str) -> bool:
+        """See `Cluster.is_missing`."""
+        try:
+            return await is_missing(self._brokers, topic)
+        except (PulsarError, ParticipantRefused) as error:
+            logger.info("whether %s is in the cluster %s is not known: %s", topic, self.name, error)
+            return False
 
     async def close(self) -> None:
         """Tell nobody any more."""
