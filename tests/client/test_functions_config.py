@@ -165,7 +165,7 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path, text):
 
 def test_without_a_yaml_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InvalidConfiguration, match=r"pulsar-txn\[functions\]"):
+    with pytest.raises(InvalidConfiguration, match=r"\.\[functions\]"):
         FunctionConfig.from_file(tmp_path / "f.yml")
 
 
