@@ -12,6 +12,7 @@ from coordinator_bench import Bench, ScriptedCluster
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.ledger.protocols import LogClosed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of
 from pulsar_txn.tc.lives import end_of_lanes, service_of
@@ -196,6 +197,38 @@ async def test_what_has_participants_in_a_cluster_that_is_away_at_a_start_waits_
     await client.end(there)
     assert told(bench, "west") == [(there, "COMMIT")]
     await begun(client, "west")
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["writes-fail", "writes-hang"])
+async def test_a_cluster_that_is_away_keeps_its_own_part_and_no_other_one(benches: Benches, fails: bool) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    txn, late = await begun(client, "east"), await begun(client, "east")
+    for each in (txn, late):
+        ids = {"txnid_least_bits": each.least, "txnid_most_bits": each.most}
+        await client.request("addPartitionToTxn", partitions=[OUT], cluster="west", **ids)
+    west = bench.clusters["west"].claims_place.cluster
+    put, gone = west.metadata.put, asyncio.Event()
+
+    async def stalls(*_args: Any, **_more: Any) -> int:
+        await gone.wait()
+        raise LogClosed("the cluster was away")
+
+    west.metadata.put = stalls
+    client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0)
+    await client.settle()
+    assert not told(bench, "east"), "it is not known yet that the other cluster is away"
+    if fails:
+        west.is_away = True
+        gone.set()
+    await eventually(lambda: told(bench, "east") == [(txn, "COMMIT")])
+    client.start("endTxn", txnid_least_bits=late.least, txnid_most_bits=late.most, txn_action=1)
+    await client.until(lambda: told(bench, "east") == [(txn, "COMMIT"), (late, "ABORT")])
+    assert not told(bench, "west")
+    west.metadata.put = put
+    west.is_away = False
+    gone.set()
+    await eventually(lambda: told(bench, "west") == [(txn, "COMMIT"), (late, "ABORT")])
 
 
 async def test_a_cluster_that_was_away_says_later_that_the_log_was_restored(benches: Benches) -> None:

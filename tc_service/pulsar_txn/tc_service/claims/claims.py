@@ -35,6 +35,8 @@ RESERVED_AT_ONCE: Final = 1 << 20
 """Numbers of the front that one claim reserves."""
 
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_AWAY_SECONDS: Final = 1.0
+"""A register that is not written after so long is that of a cluster that is away."""
 _WAITS_SECONDS: Final = 5.0
 """After so long it is news that another process has our store."""
 
@@ -215,7 +217,7 @@ class Register:
     """The register of one log in one cluster, while this process leads the log.
 
     `position()`: how far the log is durable. `is_mine(service)`: whether a life is of this process. `is_lost`: another process
-    goes on with a copy of the log, and nothing is told to this cluster any more.
+    goes on with a copy of the log, and nothing is told to this cluster any more. `is_away`: its last write does not return.
     """
 
     def __init__(
@@ -227,6 +229,8 @@ class Register:
         mine: Callable[[int], bool],
     ) -> None:
         self.is_lost = False
+        self.is_away = False
+        self._overdue: asyncio.TimerHandle | None = None
         self._claims = claims
         self._log = log
         self._service = service
@@ -234,7 +238,7 @@ class Register:
         self._is_mine = mine
         self._version = -1
         self._covered: Position = EARLIEST
-        self._waiting: deque[tuple[Position, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Position, Callable[[], None], bool]] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -248,14 +252,36 @@ class Register:
         self._version = -1 if found is None else found.version
         await self._write_or_adopt()
 
-    def cover(self, position: Position, then: Callable[[], None]) -> None:
-        """Call `then` once it says that the log has come so far. Positions come in order."""
-        self._waiting.append((position, then))
+    def cover(self, position: Position, then: Callable[[], None], *, is_needed: bool) -> None:
+        """Call `then` once it says that the log has come so far. Positions come in order.
+
+        `is_needed`: the end is told in this cluster. One that is told elsewhere does not wait for a cluster that is away.
+        """
+        self._waiting.append((position, then, is_needed))
+        self._watch()
         self.go_on()
 
-    def go_on(self) -> None:
-        """Write while somebody waits."""
-        if self._waiting and self._writing is None and not self.is_lost and not self._closed and self._claims.is_held:
+    def _watch(self) -> None:
+        if self._overdue is None and not all(is_needed for _, _, is_needed in self._waiting):
+            self._overdue = asyncio.get_running_loop().call_later(_AWAY_SECONDS, self._let_go)
+
+    def _let_go(self) -> None:
+        self._overdue, self.is_away = None, True
+        waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[2])
+        for _, then, is_needed in waiting:
+            if not is_needed:
+                then()
+
+    def _in_time(self) -> None:
+        self.is_away = False
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def go_on(self, *, is_joining: bool = False) -> None:
+        """Write while somebody waits. `is_joining`: the claims are about to be held again."""
+        may_write = self._claims.is_held or is_joining
+        if self._waiting and self._writing is None and not self.is_lost and not self._closed and may_write:
             self._writing = asyncio.get_running_loop().create_task(self._cover_all())
 
     def lose(self) -> None:
@@ -271,6 +297,7 @@ class Register:
         """Write nothing more."""
         self._closed = True
         self._waiting.clear()
+        self._in_time()
         if self._writing is not None:
             self._writing.cancel()
 
@@ -281,6 +308,7 @@ class Register:
                 waiting, covered = self._waiting, self._covered
                 while waiting and waiting[0][0] <= covered:
                     waiting.popleft()[1]()
+                self._watch()
         except VersionConflict:
             self.lose()
         except (LedgerError, PulsarError) as error:
@@ -302,6 +330,7 @@ class Register:
         position = self._position()
         self._version = await self._claims.write(self._log, self._service(), position, self._version)
         self._covered = max(self._covered, position)
+        self._in_time()
 
 
 async def _nobody_asks() -> None:

@@ -5,7 +5,8 @@ compared with the log, a service number is drawn and claimed, and the LIFE recor
 served.
 
 An end is told after the registers of all clusters of its transaction say that the log has come as far as the decision. So a log
-that was restored, or rolled back, behind a decision that somebody was told of is known at its next start.
+that was restored, or rolled back, behind a decision that somebody was told of is known at its next start. Only a cluster that
+is away is not waited for: its own part waits, and the others get theirs.
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ class LogLives:
             if register is None:
                 await self._join_log(living, claim)
             else:
-                register.go_on()
+                register.go_on(is_joining=True)
             self._tell_again(living)
 
     async def _join_log(self, living: _Living, claim: Claims) -> None:
@@ -384,13 +385,16 @@ class LogLives:
 
     def _tell(self, living: _Living, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         position, registers = living.confirmed, []
+        its_own = decode(effect.participant)[0]
         for name in self._clusters_of(living, effect):
             register = living.registers.get(name)
+            if name != its_own and (not self._claims[name].is_held or (register is not None and register.is_away)):
+                continue
             if register is None:
                 living.untold.append((effect, told))
                 return
             if not register.covers(position):
-                registers.append(register)
+                registers.append((register, name == its_own))
         if not registers:
             self._told_by.tell(effect, told)
             return
@@ -402,8 +406,8 @@ class LogLives:
             if not left:
                 self._told_by.tell(effect, told)
 
-        for register in registers:
-            register.cover(position, covered)
+        for register, is_needed in registers:
+            register.cover(position, covered, is_needed=is_needed)
 
     def _clusters_of(self, living: _Living, effect: TellParticipant) -> Iterable[str]:
         """Those of the transaction that the configuration has."""
