@@ -322,7 +322,7 @@ async def test_ten_thousand_questions_at_once_leave_the_loop_to_others_between_t
         longest = max(longest, time.process_time() - before)
         turns_of_others += 1
     assert len({txn_of(each) for member in members for each in member.take()}) == count
-    assert turns_of_others > 20
+    assert turns_of_others > 10  # how many depends on the speed of the machine; how long each is, the lines below say
     assert 0 < most <= ASKED_PER_TURN
     print(f"{turns_of_others} other requests meanwhile, the longest took {longest * 1000:.1f} ms of CPU")
 

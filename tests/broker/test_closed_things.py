@@ -56,6 +56,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "endTxnOnPartition": {**TXN, "topic": TOPIC},
     "endTxnOnSubscription": {**TXN, "subscription": SUBSCRIPTION},
     "prepareTxn": TXN,
+    "txnCheckBegun": {**TXN, "group": "g"},
     "txnGroup": {"tc_id": 0, "group": "g", "leave": True},
     "describeTransactionalId": {"tc_id": 0, "transactional_id": "nobody"},
 }

@@ -95,7 +95,7 @@ async def test_operators_change_things_and_other_roles_look_at_them(http: Http) 
 
 READ_BY_ROLES = {"GET"}
 OPEN = {"/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics", "/metrics/"}
-OWN = {f"{TXNS}/{each}Transaction/{{most}}/{{least}}" for each in ("abort", "commit")}
+OWN = {f"{TXNS}/{each}Transaction/{{most}}/{{least}}" for each in ("abort", "commit", "resume")}
 
 
 async def test_every_path_asks_who_comes_and_every_change_is_for_operators(bench: Any, http: Http) -> None:

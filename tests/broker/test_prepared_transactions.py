@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from check_client import ABORT, COMMIT, KNOWS_CHECKS, CheckClient, ids_of
+from check_client import ABORT, COMMIT, KNOWS_CHECKS, UNKNOWN, CheckClient, ids_of
 from credentials import TOKENS, Speaker, token
 from manual_runtime import ManualRuntime
 from raw_client import FULL, Refused
@@ -132,8 +132,9 @@ async def test_a_prepared_one_with_a_group_is_asked_for_without_a_limit(benches:
         await clock.advance(31)
         (question,) = one.take()
         assert (question.prepared, question.check_count, question.max_checks) == (True, number + 1, 0)
-    one.say(txn, COMMIT)
-    await one.settle()
+        await one.says(txn, UNKNOWN)
+    await clock.advance(31)
+    await one.says(txn, COMMIT)
     assert status(bench, txn) is TxnStatus.COMMITTED
 
 

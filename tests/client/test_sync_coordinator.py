@@ -242,7 +242,8 @@ world = World()
 atexit.register(lambda: print([body.txn_action for body in world.beside.all("endTxn")], world.goodbyes()))
 coordinator = world.coordinator()
 east = world.client(EAST, coordinator, "east")
-east.create_producer("t").send(b"x", txn=coordinator.begin_transaction())
+txn = coordinator.begin_transaction()  # one that nobody has any more is ended by the goodbye alone
+east.create_producer("t").send(b"x", txn=txn)
 """
     here = str(Path(__file__).parent)
     done = subprocess.run([sys.executable, "-c", program, str(SUPPORT), here], capture_output=True, text=True, timeout=60)

@@ -168,7 +168,7 @@ async def test_a_process_that_is_killed_between_publishing_and_commit_loses_and_
         (("--inputs", "a", "--classname", "x", "--py", "/no/such/file.py"), "not there"),
         (("--inputs", "a", "--classname", "x", "--processing-guarantees", "TWICE"), "processingGuarantees"),
         (("--inputs", "a", "--classname", "x", "--user-config", "{"), "--user-config"),
-        (("--client-auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationAthenz"), "Athenz"),
+        (("--client-auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationAthenz"), "token, basic and TLS are"),
         (("--broker-service-url", "http://localhost:8080", "--inputs", "a"), "http"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,

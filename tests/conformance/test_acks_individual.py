@@ -89,7 +89,7 @@ async def test_an_abort_brings_back_of_a_batch_only_what_no_other_transaction_ho
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("kind", list(ConsumerType))
 async def test_what_is_pending_goes_to_nobody_else(client: AsyncClient, topic: str, kind: ConsumerType, batched: bool) -> None:
-    await filled(client, topic, 4, batched=batched)
+    await filled(client, topic, 4, batched=batched, one_key=batched)  # of one key the others wait here, on Key_Shared
     consumer = await subscribed(client, topic, kind)
     messages = await received(consumer, 4)
     txn = await client.begin_transaction()

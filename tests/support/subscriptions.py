@@ -10,11 +10,14 @@ from transactions import data_of, stays_silent
 from pulsar_txn.client import AsyncClient, AsyncConsumer, ConsumerType, InitialPosition, Message
 
 
-async def filled(client: AsyncClient, topic: str, count: int, *, batched: bool) -> list[bytes]:
-    """`count` messages in the topic, all of one batch, or each an entry of its own; returns their payloads."""
+async def filled(client: AsyncClient, topic: str, count: int, *, batched: bool, one_key: bool = True) -> list[bytes]:
+    """`count` messages in the topic, all of one batch, or each an entry of its own; returns their payloads.
+
+    `one_key`: their key is the same.
+    """
     payloads = [b"%d" % number for number in range(count)]
     producer = await client.create_producer(topic, batching=batched, batching_max_messages=count, batching_max_delay=5)
-    tickets = [producer.send_nowait(payload, key="k") for payload in payloads]
+    tickets = [producer.send_nowait(each, key="k" if one_key else f"k{number}") for number, each in enumerate(payloads)]
     await producer.flush()
     assert len({(await ticket).entry_id for ticket in tickets}) == (1 if batched else count)
     await producer.close()

@@ -171,5 +171,5 @@ async def test_without_the_key_nobody_ends_here_and_no_foreign_id_is_taken() -> 
         await client.producer("out")
         client.send(b"x", txn=LANE)
         await client.until(lambda: client.send_errors)
-        with pytest.raises(Refused, match="their own broker's coordinators only"):
+        with pytest.raises(Refused, match="this broker's own coordinators only"):
             await client.request("endTxnOnPartition", topic=OUT, **end(LANE))

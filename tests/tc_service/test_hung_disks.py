@@ -23,7 +23,9 @@ STALL = {"storageStallTimeoutInSeconds": "1"}
 
 
 def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    """The sync helpers of a process; it may have other children for a moment."""
+    found = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return [each for each in found if b"sync_helper" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
 async def asked(url: str) -> tuple[int, str]:
