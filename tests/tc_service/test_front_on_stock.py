@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator
 
 import pulsar as official
 import pytest
@@ -22,7 +21,7 @@ COORDINATORS = 4
 
 
 class Fronted(OurCoordinator):
-    """A coordinator with a front, whose port survives a restart."""
+    """A coordinator with a front, whose port survives a restart. A cluster has one front, so each test ends its own."""
 
     def __init__(self, pulsar: Target, **conf: str) -> None:
         self.front_port = free_port()
@@ -33,17 +32,12 @@ class Fronted(OurCoordinator):
         return f"pulsar://127.0.0.1:{self.front_port}"
 
 
-@pytest.fixture(scope="module")
-def fronted(stock_pulsar: Target) -> Iterator[Fronted]:
-    with Fronted(stock_pulsar) as coordinator:
-        yield coordinator
-
-
 async def test_java_commits_aborts_conflicts_and_times_out_as_with_the_brokers_own_coordinators(
-    stock_pulsar: Target, fronted: Fronted, topic: str
+    stock_pulsar: Target, topic: str
 ) -> None:
-    async with probe(stock_pulsar.version, "stories", fronted.front_url, topic) as output:
-        lines = [line async for line in said(output)]
+    with Fronted(stock_pulsar) as coordinator:
+        async with probe(stock_pulsar.version, "stories", coordinator.front_url, topic) as output:
+            lines = [line async for line in said(output)]
     check_stories(lines, COORDINATORS)
 
 
