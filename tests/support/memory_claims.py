@@ -45,7 +45,15 @@ class MemoryClaims:
         self.cluster.holders.setdefault(store, []).append(self)
 
     async def is_alive(self, store: str) -> bool:
-        return bool(self.cluster.holders.get(store))
+        holders = self.cluster.holders.setdefault(store, [])
+        if holders:
+            return True
+        probe = self.beside()  # it has the store for a moment, as a producer does
+        holders.append(probe)
+        await asyncio.sleep(0)
+        holders.remove(probe)
+        self.cluster.left.set()
+        return False
 
     async def close(self) -> None:
         self.forget()

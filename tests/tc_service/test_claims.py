@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from coordinator_bench import Bench, ScriptedCluster
+from memory_claims import MemoryClaims
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.ledger.memory import MemoryStore
@@ -16,6 +17,7 @@ from pulsar_txn.ledger.protocols import LogClosed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of
 from pulsar_txn.tc.lives import end_of_lanes, service_of
+from pulsar_txn.tc_service.claims.claims import RESERVED_AT_ONCE, Claims
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus
 
@@ -290,3 +292,16 @@ async def test_one_cluster_may_have_two_names(benches: Benches) -> None:
     await client.end(here)
     await client.end(there)
     assert (told(bench, "east"), told(bench, "west")) == ([(here, "COMMIT")], [(there, "COMMIT")])
+
+
+async def test_the_logs_of_a_front_take_it_over_together() -> None:
+    """One process, whose logs ask at once whether the last owner lives: none of them takes another's question for the owner."""
+    before = MemoryClaims()
+    place = before.beside()
+    await before.open("old-east", is_shared=False, when_lost=lambda _: None)
+    await Claims("east", before, "old", is_shared=False).reserve(0, 0)
+    before.forget()
+    await place.open("new-east", is_shared=False, when_lost=lambda _: None)
+    claims = Claims("east", place, "new", is_shared=False)
+    firsts = [first for first, _ in await asyncio.gather(*(claims.reserve(tc_id, 0) for tc_id in range(4)))]
+    assert firsts == [RESERVED_AT_ONCE, 0, 0, 0]

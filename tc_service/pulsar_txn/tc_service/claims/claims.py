@@ -68,6 +68,7 @@ class Claims:
         self._is_shared = is_shared
         self._lost = asyncio.Event()
         self._is_held = asyncio.Event()
+        self._taking_front = asyncio.Lock()
 
     @property
     def is_held(self) -> bool:
@@ -180,7 +181,8 @@ class Claims:
         One service has the front of a cluster; another one may have it when no process of that service lives.
         """
         await self.look()
-        await self._take_front()
+        async with self._taking_front:  # two questions whether the last owner lives would each take the other one for it
+            await self._take_front()
         path = f"{_FRONT}/{tc_id}"
         while True:
             stored = await self._metadata.get(path)
