@@ -173,7 +173,7 @@ async def failed_in_group(broker, client):
 @pytest.mark.parametrize("known", [TransactionState.ABORTED, TransactionState.COMMITTED])
 async def test_what_could_not_be_aborted_is_unknown_and_is_never_asked_for_by_a_commit(broker, known):
     broker.on["endTxn"] = silence
-    async with fake_client(broker, operation_timeout=0.1) as client:
+    async with fake_client(broker, operation_timeout=0.4) as client:
         txn = await failed_in_group(broker, client)
         with pytest.raises(CommitOutcomeUnknown) as caught:
             await txn.commit()
