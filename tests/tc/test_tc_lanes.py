@@ -11,10 +11,22 @@ from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.table import Act
-from pulsar_txn.tc import LANE_TRANSITIONS, EndTxn, Goodbye, LaneIds, Renew, TransactionCoordinator, Vanished, records
+from pulsar_txn.tc import (
+    LANE_TRANSITIONS,
+    BeginLife,
+    EndTxn,
+    Goodbye,
+    LaneIds,
+    Renew,
+    TransactionCoordinator,
+    Vanished,
+    records,
+)
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of, most_of_lane
 from pulsar_txn.tc.lane_table import Lane, LaneEvent, LaneState
 from pulsar_txn.tc.lanes import LANES_AT_ONCE, MAX_POOLED
+from pulsar_txn.tc.lives import FIRST_SERVICE
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus, coordinator_of
@@ -42,7 +54,7 @@ def in_state(host: LaneHost, state: LaneState) -> int:
     if state is None:
         host.finished()
         return int(lanes_of(host.tc).next_lane)
-    if state in (Lane.OPEN, Lane.PREPARED, Lane.PARKED):
+    if state in (Lane.OPEN, Lane.PREPARED, Lane.PARKED, Lane.HELD):
         txn_id = host.opened()
     elif state in (Lane.COMMITTING, Lane.ABORTING, Lane.LEAVING, Lane.RETIRING):
         txn_id = host.opened()
@@ -55,6 +67,9 @@ def in_state(host: LaneHost, state: LaneState) -> int:
         host.prepare(txn_id)
     if state in (Lane.RETIRING, Lane.RETIRED, Lane.PARKED):
         host.vanish()
+    if state is Lane.HELD:
+        host.ask(BeginLife("token", FIRST_SERVICE, (txn_id.least,), Cause.DOUBT, goes_on=True))
+        host.confirm()
     assert host.lane(txn_id) is state
     host.tc.check_invariants()
     return lane_of(txn_id.most)

@@ -9,6 +9,7 @@ from insides import lanes_of, state_of
 from lane_host import LaneHost
 from tc_host import TcHost
 
+from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc import BeginLife, Check, EndTxn, NewTxn, PulsarIds, ReleaseHeld, TransactionCoordinator
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of
@@ -280,3 +281,54 @@ def test_the_records_that_hold_are_of_the_new_life() -> None:
     host.begin(TWO, open_)
     assert host.tc.holds(ONE, (ledger, entry))
     assert not host.tc.holds(ONE, (ledger, entry + 1))
+
+
+@pytest.mark.parametrize("gone", ["goodbye", "lease", "successor"])
+@pytest.mark.parametrize("when", ["held", "released"])
+def test_what_a_client_leaves_behind_that_is_held_in_doubt_is_aborted_when_the_doubt_is_over(gone: str, when: str) -> None:
+    host = LivesHost(ONE)
+    identity = {"identity": ("app", 1)} if gone == "successor" else {}
+    left, other, nameless = host.opened("i", **identity), host.opened("other"), host.opened(None)
+    host.crash()
+    host.begin(TWO, left, other, nameless, cause=Cause.DOUBT)
+
+    def release() -> None:
+        host.ask(ReleaseHeld("token", (left.least, other.least, nameless.least)))
+        host.confirm()
+
+    def goes() -> None:
+        if gone == "goodbye":
+            host.goodbye("i")
+        elif gone == "lease":
+            host.vanish("i")
+        else:
+            host.take_over(2)
+
+    for step in (goes, release) if when == "held" else (release, goes):
+        step()
+        host.tc.check_invariants()
+    host.expire()
+    host.confirm()
+    assert host.status(left) is TxnStatus.ABORTING
+    assert [each.txn_id for each in host.released if isinstance(each, TellParticipant)][-1:] == [left]
+    assert host.renew("other")
+    for each in (other, nameless):
+        assert host.status(each) is TxnStatus.OPEN
+        host.end(each, TxnAction.COMMIT)
+    host.confirm()
+    for each in (left, other, nameless):
+        host.done(each)
+    host.confirm()
+    assert {host.lane(each) for each in (left, other, nameless)} == {Lane.RETIRED}
+    host.tc.check_invariants()
+
+
+def test_what_has_a_check_group_is_released_although_its_client_is_gone() -> None:
+    host = LivesHost(ONE)
+    checked = host.new(incarnation="i", check=Check("group"))
+    host.crash()
+    host.begin(TWO, checked, cause=Cause.DOUBT)
+    host.vanish("i")
+    host.ask(ReleaseHeld("token", (checked.least,)))
+    assert host.status(checked) is TxnStatus.OPEN
+    host.tc.check_invariants()

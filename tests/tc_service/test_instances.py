@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionFenced
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.tc_service.server.agreed import agree_on_count, compare_clusters, count_now
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus, coordinator_of
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 OUT = FULL + "out"
@@ -252,3 +252,33 @@ async def test_other_clusters_than_before_are_a_warning(caplog: pytest.LogCaptur
         caplog.clear()
         await compare_clusters(store.metadata, ["east"])
         assert not caplog.records
+
+
+@pytest.mark.parametrize("when", ["in-doubt", "later"])
+def test_what_a_client_leaves_open_that_was_held_in_doubt_is_aborted_when_the_cluster_is_back(when: str) -> None:
+    async def story(world: World) -> None:
+        loop, client = world.network.loop, world.coordinator()
+        await world.until(lambda: bool(world.instances[0].leads))
+        ask = client.inside.coordinators
+        txn_id = await ask.new_txn(600_000)
+        await ask.add_partitions(txn_id, ["east|" + OUT])
+        await world.instances[0].kill()
+        world.claims.cluster.is_away = True
+        successor = await world.replace(world.instances[0])
+
+        def status() -> TxnStatus | None:
+            host = successor.service.coordinators.ready(coordinator_of(txn_id.most))
+            return None if host is None else host.machine.status(txn_id)
+
+        await world.until(lambda: status() is TxnStatus.HELD)
+        if when == "in-doubt":
+            await client.close()
+        world.claims.cluster.is_away = False
+        if when == "later":
+            await world.until(lambda: status() is TxnStatus.OPEN)
+            await client.close()
+        began = loop.time()
+        await world.until(lambda: world.told().get(txn_id) == {"ABORT"}, 60)
+        assert loop.time() - began < 10
+
+    told(story, instances=1)

@@ -48,7 +48,7 @@ from pulsar_txn.tc.requests import (
     TakeOver,
     Vanished,
 )
-from pulsar_txn.tc.table import ACTION_OF, END_EVENT, HELD, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
+from pulsar_txn.tc.table import ABORTING, ACTION_OF, END_EVENT, HELD, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
 from pulsar_txn.tc.unfinished import UnfinishedEnds
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
@@ -659,10 +659,39 @@ class TransactionCoordinator:
         if isinstance(request, ReleaseHeld):
             in_doubt = {info.txn_id.least for info in self.held(Cause.DOUBT)}
             released = [least for least in request.held if least in in_doubt]
-            return Step(lives.release(released, self._state.next_id, now_ms), (Reply(request.token),))
+            return self._release(released, request.token, now_ms)
         found = ((least, self._state.transactions.get(least)) for least in request.hold)
         statuses = [(least, txn.status) for least, txn in found if txn is not None and _may_be_held(txn, request.cause)]
         return lives.begin(request, statuses, self._state.next_id, now_ms)
+
+    def _release(self, leasts: list[int], token: Any, now_ms: int) -> Step[Record]:
+        """Let these go on, but abort what a client has left behind meanwhile. `expire` tells of that."""
+        going: list[int] = []
+        aborted: dict[Cause, list[int]] = {Cause.FENCED: [], Cause.LEASE: []}
+        effects: list[Effect] = [Reply(token)]
+        for least in leasts:
+            txn = self._state.transactions[least]
+            cause = self._left_behind(txn)
+            if cause is None:
+                going.append(least)
+                continue
+            aborted[cause].append(least)
+            self._unfinished.add(least)
+            effects += told_group(txn, ACTION_OF[ABORTING], cause)
+        next_id = self._state.next_id
+        decisions = list(lives.release(going, next_id, now_ms))
+        for cause, found in aborted.items():
+            decisions += lives.moved(found, HELD, ABORTING, now_ms, next_id - 1, cause)
+        return Step(tuple(decisions), tuple(effects))
+
+    def _left_behind(self, txn: Transaction) -> Cause | None:
+        """Why nobody ends a transaction that was held, if it goes on. A check group outlives the client."""
+        if self._fencing is not None and self._fencing.is_fenced(txn.owner):
+            return Cause.FENCED
+        has_group = txn.extras is not None and bool(txn.extras.group)
+        if self._lanes is not None and not has_group and self._lanes.has_lost_client(lane_of(txn.txn_id.most)):
+            return Cause.LEASE
+        return None
 
     def _leave_open(
         self, txn: Transaction, event: Event, now_ms: int, told: int = 0, cause: Cause = Cause.CLIENT

@@ -24,7 +24,9 @@ A lane with a PREPARED transaction is out of use until that has ended, however l
 PREPARED, and goes the way of any other afterwards. When its client is gone or has a successor the lane is PARKED, and RETIRED
 after the end. A successor waits for neither: the transaction waits for whoever decides it, and is fenced in its lane.
 
-A lane with a HELD transaction is PARKED as well. When that is released its lane is RETIRING: its client is taken for gone.
+A lane with an OPEN transaction that becomes HELD is HELD, and still its client's: RELEASE gives it back. When its client is
+gone or has a successor the lane is PARKED, and what would be released is aborted instead. A lane without a living client is
+PARKED from the beginning, and so is that of a HELD transaction that was not OPEN.
 
 LAST is DONE of a lane that an older life of the log gave (see `lives`): such lanes are only ended. Idle and pooled ones are
 retired when the next life begins.
@@ -54,6 +56,7 @@ class Lane(enum.IntEnum):
     RETIRED = 8
     PREPARED = 9
     PARKED = 10
+    HELD = 11
 
 
 LaneState: TypeAlias = Lane | None
@@ -91,7 +94,13 @@ _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
     (Lane.OPEN, LaneEvent.GOODBYE): Lane.RETIRING,
     (Lane.OPEN, LaneEvent.VANISHED): Lane.RETIRING,
     (Lane.OPEN, LaneEvent.PREPARE): Lane.PREPARED,
-    (Lane.OPEN, LaneEvent.HOLD): Lane.PARKED,
+    (Lane.OPEN, LaneEvent.HOLD): Lane.HELD,
+    #
+    (Lane.HELD, LaneEvent.COMMIT): Lane.RETIRING,
+    (Lane.HELD, LaneEvent.ABORT): Lane.RETIRING,
+    (Lane.HELD, LaneEvent.GOODBYE): Lane.PARKED,
+    (Lane.HELD, LaneEvent.VANISHED): Lane.PARKED,
+    (Lane.HELD, LaneEvent.RELEASE): Lane.OPEN,
     #
     (Lane.PREPARED, LaneEvent.COMMIT): Lane.COMMITTING,
     (Lane.PREPARED, LaneEvent.ABORT): Lane.ABORTING,

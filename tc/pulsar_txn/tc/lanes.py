@@ -30,10 +30,10 @@ MAX_INCARNATION_LENGTH: Final = 256
 LANES_AT_ONCE: Final = 2048
 """Lanes that one record retires: about three milliseconds."""
 
-_BOUND: Final = frozenset({Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING, Lane.PREPARED})
+_BOUND: Final = frozenset({Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING, Lane.PREPARED, Lane.HELD})
 """The states in which a lane belongs to a living incarnation."""
 
-_FREE_FOR_SUCCESSORS: Final = frozenset({Lane.IDLE, Lane.POOLED, Lane.PREPARED, Lane.PARKED})
+_FREE_FOR_SUCCESSORS: Final = frozenset({Lane.IDLE, Lane.POOLED, Lane.PREPARED, Lane.PARKED, Lane.HELD})
 """The states in which no end is under way that a successor has to wait for."""
 
 _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
@@ -45,6 +45,7 @@ _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
     Lane.RETIRING: frozenset({TxnStatus.OPEN, TxnStatus.COMMITTING, TxnStatus.ABORTING}),
     Lane.PREPARED: frozenset({TxnStatus.PREPARED}),
     Lane.PARKED: frozenset({TxnStatus.PREPARED, TxnStatus.HELD}),
+    Lane.HELD: frozenset({TxnStatus.HELD}),
     Lane.POOLED: frozenset(),
     Lane.RETIRED: frozenset(),
 }
@@ -149,6 +150,11 @@ class Lanes:
     def open_of(self, incarnation: Incarnation) -> Iterable[int]:
         """The OPEN transactions of an incarnation."""
         return (self.kept[lane].least for lane in self._open.get(incarnation, ()))
+
+    def has_lost_client(self, lane: int) -> bool:
+        """Whether the client of a lane that is out of use has gone, or has a successor."""
+        held = self.kept.get(lane)
+        return held is not None and held.state is Lane.PARKED and held.holder.incarnation is not None
 
     def are_many(self, incarnation: Incarnation) -> bool:
         """Whether one record would work long on the lanes of an incarnation."""
