@@ -201,6 +201,24 @@ async def test_what_has_participants_in_a_cluster_that_is_away_at_a_start_waits_
     await begun(client, "west")
 
 
+async def test_a_decision_is_told_to_a_cluster_that_was_away_at_a_start_also_when_something_was_held_in_doubt(
+    benches: Benches,
+) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    decided, open_ = await begun(client, "west"), await begun(client, "west")
+    west = bench.clusters["west"]
+    west.answers = False
+    client.start("endTxn", txnid_least_bits=decided.least, txnid_most_bits=decided.most, txn_action=0)
+    await client.until(lambda: told(bench, "west") == [(decided, "COMMIT")])
+    west.claims_place.cluster.is_away = True
+    await bench.crash()
+    assert [machine(bench).status(each) for each in (decided, open_)] == [TxnStatus.COMMITTING, TxnStatus.HELD]
+    before = len(told(bench, "west"))
+    west.claims_place.cluster.is_away = False
+    await eventually(lambda: told(bench, "west")[before:] == [(decided, "COMMIT")])
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["writes-fail", "writes-hang"])
 async def test_a_cluster_that_is_away_keeps_its_own_part_and_no_other_one(benches: Benches, fails: bool) -> None:
     bench = await benches("east", "west").start()

@@ -297,14 +297,13 @@ class LogLives:
                 logger.error("%s", text)
                 raise VersionConflict(text)
         for living in list(self._logs.values()):
-            if not living.has_begun:
-                continue
-            register = living.registers.get(claim.name)
-            if register is None:
+            if living.has_begun and claim.name not in living.registers:
                 await self._join_log(living, claim)
-            else:
-                register.go_on(is_joining=True)
-            self._tell_again(living)
+        for living in self._logs.values():  # the claims are held right after this: what waits from then on is written
+            if living.has_begun:
+                self._tell_again(living)
+                if claim.name in living.registers:
+                    living.registers[claim.name].go_on(is_joining=True)
 
     async def _join_log(self, living: _Living, claim: Claims) -> None:
         await claim.look()
