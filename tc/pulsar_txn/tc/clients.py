@@ -42,8 +42,7 @@ class Clients:
                 return self.said_goodbye(request, now_ms)
             case Vanished():
                 return self.vanished(request, now_ms)
-            case TakeOver():
-                return self.took_over(request, now_ms)
+        return self.took_over(request, now_ms)
 
     # ------------------------------------------------------------------ incarnations
 
