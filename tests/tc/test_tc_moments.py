@@ -28,7 +28,7 @@ from pulsar_txn.tc.lane_table import Lane
 from pulsar_txn.tc.lives import FIRST_SERVICE
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, WireError
-from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
 ONE, TWO = FIRST_SERVICE + 1, FIRST_SERVICE + 2
 
@@ -170,3 +170,19 @@ def test_an_idle_lane_of_an_older_life_is_found() -> None:
     lane = lane_of(txn_id.most)
     lanes.kept[lane] = lanes.kept[lane]._replace(state=Lane.IDLE)
     assert f"lane {lane} of an older life is IDLE" in [text for _, text in lanes.contradictions([])]
+
+
+def test_what_was_parked_and_is_ending_is_ending_after_a_restart_with_a_snapshot() -> None:
+    host = FencingHost(max_checks=1)
+    txn_id = host.opened(principal="anna")
+    host.join(principal="anna")
+    host.passes(CHECK_AFTER_MS)
+    host.passes(CHECK_INTERVAL_MS)
+    assert host.tc.transactions()[0].parked_ms is not None
+    host.end(txn_id, TxnAction.COMMIT, principal="anna")
+    host.confirm()
+    host.take_snapshot()
+    host.confirm()
+    host.crash()
+    assert host.tc.status(txn_id) is TxnStatus.COMMITTING
+    host.tc.check_invariants()
