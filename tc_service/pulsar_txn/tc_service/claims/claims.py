@@ -260,7 +260,8 @@ class Register:
         `is_needed`: the end is told in this cluster. One that is told elsewhere does not wait for a cluster that is away.
         """
         self._waiting.append((position, then, is_needed))
-        self._watch()
+        if not is_needed:  # nearly all are needed: those look at nothing but themselves
+            self._watch()
         self.go_on()
 
     def _watch(self) -> None:
