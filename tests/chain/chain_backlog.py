@@ -1,11 +1,11 @@
-"""What a broker counts as left when everything is acknowledged: nothing after a while, so that topics are trimmed."""
+"""What a broker has left when everything is acknowledged: no backlog after a while, and no open transaction."""
 
 from __future__ import annotations
 
 import json
 import time
 import urllib.request
-from typing import Final
+from typing import Any, Final
 
 from chain_schedule import Phase
 
@@ -26,3 +26,17 @@ def _backlog(admin_url: str, topic: str) -> int:
     path = f"/admin/v2/{topic.replace('://', '/')}/stats"
     with urllib.request.urlopen(admin_url + path, timeout=30) as answer:
         return int(json.load(answer)["subscriptions"]["workers"]["msgBacklog"])
+
+
+def left_open(admin_url: str) -> list[str]:
+    """A sentence for each transaction that nobody has ended: its worker is gone, and readers of its topics wait."""
+    until = time.monotonic() + SECONDS
+    while (found := _open(admin_url)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return [f"transaction {txn_id} is left open: {json.dumps(about)}" for txn_id, about in found.items()]
+
+
+def _open(admin_url: str) -> dict[str, dict[str, Any]]:
+    with urllib.request.urlopen(admin_url + "/admin/v3/transactions/slowTransactions/0", timeout=30) as answer:
+        found: dict[str, dict[str, Any]] = json.load(answer)
+    return found

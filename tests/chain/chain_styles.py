@@ -59,8 +59,12 @@ CHECK_AFTER: Final = 1.0
 
 
 def outcome_of(question: CheckQuestion) -> LocalOutcome:
-    """What becomes of a prepared transaction whose worker has not ended it: it is undone. An open one waits for its timeout."""
-    return LocalOutcome.ROLLBACK if question.prepared else LocalOutcome.UNKNOWN
+    """Undo what its worker has not ended: a prepared transaction, and an open one when it is asked for a second time.
+
+    At the first question an open one may be worked on. While a member of the group lives, no timeout ends it (ADR 55): without
+    this answer one whose worker was killed before `prepare` would stay open, and everything behind its messages unread.
+    """
+    return LocalOutcome.UNKNOWN if question.count == 1 and not question.prepared else LocalOutcome.ROLLBACK
 
 
 class Place:

@@ -21,7 +21,7 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "history")]
 
-from chain_backlog import backlogs  # noqa: E402 - the path comes first
+from chain_backlog import backlogs, left_open  # noqa: E402 - the path comes first
 from chain_judge import compare, ends_of_transactions, refused  # noqa: E402
 from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
 from chain_schedule import CLIENTS, MODES, OURS, Phase, draw  # noqa: E402
@@ -35,6 +35,8 @@ from stock_pulsar import StockPulsar  # noqa: E402
 
 JAVA_WORKER: Final = HERE / "ChainWorker.java"
 GO_WORKER: Final = HERE / "go_worker"
+CHECK_INTERVAL: Final = "4"
+"""Seconds from one question about a transaction to the next: an open one of a killed worker ends with the second."""
 
 
 def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
@@ -63,6 +65,7 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
         run.run()
         if isinstance(server, OurBroker):
             wrong += backlogs(server.admin_url, phase)
+            wrong += left_open(server.admin_url)
     except ChainError as error:
         wrong.append(str(error))
     finally:
@@ -104,7 +107,7 @@ def _server(phase: Phase, arguments: argparse.Namespace, folder: Path) -> Server
     if arguments.stock:
         data.mkdir()
         return StockPulsar(arguments.stock, data_dir=data)
-    conf = {"brokerDeduplicationEnabled": str(phase.deduplication).lower()}
+    conf = {"brokerDeduplicationEnabled": str(phase.deduplication).lower(), "transactionCheckIntervalInSeconds": CHECK_INTERVAL}
     return OurBroker(data_dir=data, conf=conf, python=arguments.python)
 
 
