@@ -124,6 +124,7 @@ async def test_checks_that_hang_take_their_places_and_no_others_and_nothing_is_l
     hanging = set(txns[:8])
     until = 0.0
     while machine(bench).active_count > 8:
+        assert until < 60, "the server takes back what a member has had for longer than it said"
         await clock.advance(1)
         until += 1
         for question in one.take():
@@ -132,7 +133,7 @@ async def test_checks_that_hang_take_their_places_and_no_others_and_nothing_is_l
             if txn not in hanging:
                 one.say(txn, COMMIT)
         await one.settle()
-    assert 35 <= until <= 60, "the server takes back what a member has had for longer than it said"
+    assert until >= 35, "and not before"
     assert bench.broker.coordinators.ready(0).ended == {TxnAction.COMMIT: 52, TxnAction.ABORT: 0}
     assert {each.txn_id for each in machine(bench).transactions()} == hanging
 

@@ -8,6 +8,7 @@ import pytest
 from spark_local import ended
 
 GIVEN_UP = "[STREAM_FAILED] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+OF_CONNECT = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
 
 
 class Query:
@@ -27,7 +28,7 @@ class Query:
             raise RuntimeError(end)
 
 
-@pytest.mark.parametrize("ends", [(None,), (GIVEN_UP, None), (GIVEN_UP, GIVEN_UP, None)])
+@pytest.mark.parametrize("ends", [(None,), (GIVEN_UP, None), (OF_CONNECT, None), (GIVEN_UP, OF_CONNECT, None)])
 def test_a_query_is_started_until_its_worker_has_begun(ends: tuple[str | None, ...]) -> None:
     query = Query(*ends)
     ended(query.start)

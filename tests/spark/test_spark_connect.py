@@ -31,21 +31,24 @@ PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession
 
-url, topic, folder = json.loads(sys.argv[1])
+url, topic, folder, support = json.loads(sys.argv[1])
+sys.path.append(support)
+from spark_local import ended
+
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 source = spark.readStream.format("pulsar").option("service.url", url).option("topic", topic)
 rows = source.option("startingOffsets", "earliest").load().select("key", "value")
 for delivery in ("staged", "grouped"):
     writer = rows.writeStream.format("pulsar").option("service.url", url).option("topic", f"{topic}-{delivery}")
     writer = writer.option("delivery", delivery).option("checkpointLocation", f"{folder}/{delivery}")
-    writer.trigger(availableNow=True).start().awaitTermination()
+    ended(writer.trigger(availableNow=True).start)
 
 def publish(df, batch_id):
     from pulsar_txn.pipeline.spark import write_batch
     write_batch(df, batch_id, serviceUrl=url, topic=f"{topic}-write_batch", sinkId=topic.rpartition("/")[2])
 
 writer = rows.writeStream.foreachBatch(publish).option("checkpointLocation", f"{folder}/write_batch")
-writer.trigger(availableNow=True).start().awaitTermination()
+ended(writer.trigger(availableNow=True).start)
 spark.stop()
 """
 
@@ -65,7 +68,7 @@ def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic
             lacking("spark", f"Spark Connect needs {needed}: pip install 'pyspark[connect]'")
     spark_local.prepare_environment()
     asyncio.run(fill(pulsar.service_url, topic))
-    arguments = json.dumps([pulsar.service_url, topic, str(tmp_path)])
+    arguments = json.dumps([pulsar.service_url, topic, str(tmp_path), str(Path(spark_local.__file__).parent)])
     environment = os.environ | {"SPARK_CONF_DIR": str(spark_local.defaults_in(tmp_path / "conf"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, arguments], env=environment, capture_output=True, text=True, timeout=500, check=False

@@ -63,6 +63,10 @@ def session(settings: Mapping[str, str] | None = None) -> Any:
     return spark
 
 
+GIVEN_UP: Final = ("Python worker failed to connect back", "Timed out while waiting for the Python worker to connect back")
+"""What Spark says of a Python worker that took more than ten seconds to begin: of a task, and of a Connect server's."""
+
+
 def ended(start: Callable[[], Any]) -> None:
     """Start a query and wait for its end; again when Spark gave up a Python worker that took more than ten seconds to begin.
 
@@ -72,7 +76,7 @@ def ended(start: Callable[[], Any]) -> None:
         try:
             start().awaitTermination()
         except Exception as error:
-            if "Python worker failed to connect back" not in str(error):
+            if not any(words in str(error) for words in GIVEN_UP):
                 raise
         else:
             return
