@@ -23,7 +23,7 @@ STALL = {"storageStallTimeoutInSeconds": "1"}
 
 
 def children(pid: int) -> list[int]:
-    """The sync helpers of a process; it may have other children for a moment."""
+    """The sync helpers of a process; it has others for a moment, for files that are synced before it serves."""
     found = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     return [each for each in found if b"sync_helper" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
@@ -76,7 +76,10 @@ async def test_a_broker_on_a_disk_that_hangs_is_not_healthy_and_says_so() -> Non
         async with AsyncClient(broker.service_url) as client:
             producer = await client.create_producer("t")
             await producer.send(b"before")
-            (helper,) = children(broker.pid)
+            async with asyncio.timeout(20):
+                while len(helpers := children(broker.pid)) != 1:  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(0.05)
+            (helper,) = helpers
             paths = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready")
             await check(helper, broker.admin_url, broker.log_tail, lambda: producer.send(b"x"), paths)
 
