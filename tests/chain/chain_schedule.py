@@ -111,24 +111,31 @@ def draw(
     phases: Sequence[str] = ("calm", "kills"),
     modes: Sequence[str] = MODES,
     fences: bool = True,
+    batches: bool = True,
     clients: Sequence[str] = (OURS,),
 ) -> list[Phase]:
     """The phases of a seed. `seconds` is the time with faults of all phases together; `fences`: the server knows take-overs.
 
-    `clients`: each is on every chain, as far as a chain has workers; the official ones take turns from chain to chain.
+    `batches`: half of the chains have batched input. `clients`: each is on every chain, as far as a chain has workers; the
+    official ones take turns from chain to chain.
     """
-    return [
-        _phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes, fences=fences, clients=clients)
-        for name in phases
-    ]
+    how: dict[str, Any] = {"fences": fences, "batches": batches, "clients": clients}
+    return [_phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes, **how) for name in phases]
 
 
 def _phase(
-    rng: random.Random, name: str, seconds: float, modes: Sequence[str], *, fences: bool, clients: Sequence[str]
+    rng: random.Random,
+    name: str,
+    seconds: float,
+    modes: Sequence[str],
+    *,
+    fences: bool,
+    batches: bool,
+    clients: Sequence[str],
 ) -> Phase:
     chains = tuple(
         Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), max(20, int(RATE[batched] * seconds)))
-        for number, (order, batched) in enumerate(_orders(rng, modes))
+        for number, (order, batched) in enumerate(_orders(rng, modes, batches=batches))
     )
     workers = tuple(
         _worker(rng, chain, number, client, fenced=fences and not number and client == OURS)
@@ -158,10 +165,10 @@ def _worker(rng: random.Random, chain: Chain, number: int, client: str, *, fence
     return Worker(name, chain.name, styles, rng.randrange(2**32), beats, client)
 
 
-def _orders(rng: random.Random, modes: Sequence[str]) -> list[tuple[list[str], bool]]:
+def _orders(rng: random.Random, modes: Sequence[str], *, batches: bool) -> list[tuple[list[str], bool]]:
     """The types of each chain's hops, and whether it is batched: all types on both, and more of Shared."""
     orders = []
-    for batched in (True, False):
+    for batched in (batches, False):
         more = ["Shared"] if batched and "Shared" in modes else modes
         drawn = [*modes, *(rng.choice(more) for _ in range(HOPS * CHAINS // 2 - len(modes)))]
         rng.shuffle(drawn)

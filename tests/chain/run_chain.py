@@ -3,7 +3,9 @@
 Without `--seed` one is drawn, and printed. Ends with 1, and the command to run it again, when anything is not as promised.
 `--python` names the interpreter of another environment, whose broker and client are run instead; `--stock VERSION` takes
 a stock server, which is not killed; `--rounds` goes on with the seeds after the first; `--minutes` goes on for so long.
-`--clients ours java go`: the official clients of Java and Go work beside ours; without `ours`, in its place.
+`--clients ours java go`: the official clients of Java and Go work beside ours; without `ours`, in its place. Beside a stock
+server they need `--unbatched`: a batch that is pending as a whole can be acknowledged again there by another client, and both
+commit (`docs/guarantees.md`). Our client refuses that itself, but not for others.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ CHECK_INTERVAL: Final = "4"
 def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
     """All phases of one seed; whether everything was right."""
     options = {"phases": arguments.phases, "modes": arguments.modes, "clients": arguments.clients}
+    options["batches"] = not arguments.unbatched
     phases = draw(seed, arguments.seconds, **options, fences=not arguments.stock)
     right = True
     for phase in phases:
@@ -89,7 +92,8 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
 def _command(seed: int, arguments: argparse.Namespace) -> str:
     asked = {"phases": arguments.phases, "modes": arguments.modes, "clients": arguments.clients}
     options = " ".join(f"--{name} {' '.join(values)}" for name, values in asked.items())
-    return f"python tests/chain/run_chain.py --seed {seed} --seconds {arguments.seconds:g} {options}"
+    more = " --unbatched" if arguments.unbatched else ""
+    return f"python tests/chain/run_chain.py --seed {seed} --seconds {arguments.seconds:g} {options}{more}"
 
 
 def _programs(seed: int, arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -121,6 +125,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--phases", nargs="+", default=["calm", "kills"])
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--clients", nargs="+", default=[OURS], choices=CLIENTS)
+    parser.add_argument("--unbatched", action="store_true", help="no chain has batched input")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--stock", default="")
     parser.add_argument("--folder", type=Path, help="where the histories go; kept then")

@@ -55,6 +55,14 @@ def test_a_server_that_fences_nobody_has_no_take_overs():
         assert {fault.what for fault in phase.faults} <= {"kill-worker", "close-worker", "kill-broker"}
 
 
+def test_without_batches_no_chain_has_batched_input_and_every_type_is_there():
+    for seed in SEEDS:
+        for phase in draw(seed, 40, batches=False, clients=CLIENTS):
+            assert {(hop.mode, hop.batched) for chain in phase.chains for hop in chain.hops} == {
+                (mode, False) for mode in MODES
+            }
+
+
 def test_official_clients_work_beside_ours_on_every_type_batched_and_unbatched():
     for seed in SEEDS:
         for phase in draw(seed, 40, clients=CLIENTS):
