@@ -10,18 +10,25 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType
 from typed_rows import struct
 
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.pipeline.spark import OptionError
-from pulsar_txn.pipeline.spark.schemas.casting import cast_column
+from pulsar_txn.pipeline.spark.schemas.casting import UnfitValueError, cast_column
 from pulsar_txn.pipeline.spark.schemas.definitions import definition_of, parsed, type_of
 from pulsar_txn.pipeline.spark.schemas.parts import part_of
 from pulsar_txn.pipeline.spark.schemas.primitives import PRIMITIVES
 from pulsar_txn.pipeline.spark.schemas.reading import PartReader
+from pulsar_txn.pipeline.spark.schemas.writing import PartWriter
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+TIMED = {
+    "type": "record",
+    "name": "R",
+    "fields": [{"name": "f", "type": {"type": "long", "logicalType": "timestamp-micros"}}],
+}
 MICROS = int(AT.timestamp()) * 1_000_000 + AT.microsecond
 
 
@@ -47,6 +54,10 @@ def read_json(kind: Any, text: str) -> Any:
         (logical("long", "local-timestamp-micros"), "[2026,1,2,3,4,5,678901000]", AT.replace(tzinfo=None)),
         (logical("int", "date"), "[2026,1,2]", date(2026, 1, 2)),
         (logical("int", "date"), "20455", date(2026, 1, 2)),
+        (logical("int", "date"), "-719162", date.min),
+        (logical("int", "date"), "2932896", date.max),
+        (logical("long", "timestamp-micros"), "253402300799999999", datetime.max.replace(tzinfo=UTC)),
+        (logical("long", "local-timestamp-micros"), "-62135596800000000", datetime.min),  # noqa: DTZ901 - it has no zone
         (logical("int", "time-millis"), "[3,4,5]", time(3, 4, 5)),
         (logical("int", "time-millis"), "1000", time(0, 0, 1)),
         (logical("bytes", "decimal", precision=20, scale=10), "1234567890.0123456789", Decimal("1234567890.0123456789")),
@@ -78,6 +89,15 @@ def test_json_is_read_as_javas_client_and_ours_write_it(kind: Any, text: str, ex
         ({"type": "array", "items": "bytes"}, '"no array"'),
         ({"type": "map", "values": "bytes"}, "[]"),
         ("string", "5"),
+        # Arrow takes these, and the query that collects them would end with a bare OverflowError.
+        (logical("long", "timestamp-millis"), "1700000000000000"),
+        (logical("long", "timestamp-millis"), "1700000000000.5"),
+        (logical("long", "timestamp-micros"), "1700000000000000000"),
+        (logical("long", "timestamp-micros"), "-9000000000000000000"),
+        (logical("long", "local-timestamp-millis"), "253402300800000"),
+        (logical("long", "local-timestamp-micros"), "-62135596800000001"),
+        (logical("int", "date"), "2147483647"),
+        (logical("int", "date"), "-719163"),
     ],
 )
 def test_json_that_would_lose_something_does_not_fit(kind: Any, text: str) -> None:
@@ -95,11 +115,48 @@ def test_json_that_would_lose_something_does_not_fit(kind: Any, text: str) -> No
         (18, bytes_of.pack(">q", 86_400 * 10**9)),
         (19, bytes_of.pack(">qq", 0, -1)),
         (9, b"short"),
+        (14, bytes_of.pack(">q", 1_700_000_000_000_000)),
+        (12, bytes_of.pack(">q", -62_135_596_800_001)),
+        (16, bytes_of.pack(">qi", 253_402_300_800, 0)),
+        (17, bytes_of.pack(">q", 2_932_897)),
+        (19, bytes_of.pack(">qq", -719_163, 0)),
     ],
 )
 def test_bytes_beyond_what_spark_can_express_do_not_fit(number: int, payload: bytes) -> None:
     column, bad = PRIMITIVES[number].column([payload, None])
     assert (column.to_pylist(), bad) == ([None, None], [0])
+
+
+@pytest.mark.parametrize("number", [12, 14, 16, 17, 19])
+def test_the_ends_of_the_calendar_come_back_as_they_were_written(number: int) -> None:
+    primitive = PRIMITIVES[number]
+    days = primitive.name == "LOCAL_DATE"
+    ends = [-719_162, 2_932_896] if days else [-62_135_596_800_000_000, 253_402_300_799_999_000]
+    kind = to_arrow_type(primitive.kind, timezone="UTC")
+    column = pa.array([ends[0], None, ends[1]], pa.int32() if days else pa.int64()).view(kind)
+    found, bad = primitive.column(primitive.payloads(column).to_pylist())
+    assert (found.to_pylist(), bad) == (column.to_pylist(), [])
+
+
+@pytest.mark.parametrize(
+    ("info", "kind"),
+    [
+        (SchemaInfo(14, b"", "TIMESTAMP"), pa.timestamp("us", "UTC")),
+        (SchemaInfo(16, b"", "INSTANT"), pa.timestamp("us", "UTC")),
+        (SchemaInfo(19, b"", "LOCAL_DATE_TIME"), pa.timestamp("us")),
+        *(
+            (SchemaInfo(number, json.dumps(TIMED).encode(), name), pa.struct([("f", pa.timestamp("us", "UTC"))]))
+            for number, name in ((2, "JSON"), (4, "AVRO"))
+        ),
+    ],
+)
+def test_a_time_that_no_query_could_read_is_not_written(info: SchemaInfo, kind: Any) -> None:
+    values = pa.array([0, 253_402_300_800_000_000, 1], pa.int64())
+    in_record = pa.types.is_struct(kind)
+    column = pa.StructArray.from_arrays([values.view(kind[0].type)], ["f"]) if in_record else values.view(kind)
+    with pytest.raises(UnfitValueError, match="no query could read it") as caught:
+        PartWriter("t", part_of("t", info)).payloads(column)
+    assert caught.value.number == 1
 
 
 def test_one_value_that_does_not_fit_costs_only_its_row() -> None:

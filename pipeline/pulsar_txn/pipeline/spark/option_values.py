@@ -66,6 +66,8 @@ def positive(value: str) -> int:
 
 END_OF_TIME_MS: Final = 253_402_300_800_000
 """The year 10000, in milliseconds: the calendars of Spark's text forms and of Python end before it."""
+BEGIN_OF_TIME_MS: Final = -62_135_596_800_000
+"""The year 1, in milliseconds: Python's calendar begins with it."""
 
 
 def whole(value: str) -> int:

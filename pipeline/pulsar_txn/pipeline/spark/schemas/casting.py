@@ -20,6 +20,14 @@ UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, PulsarError, pa.Ar
 """What is raised for a value that does not fit."""
 
 
+class UnfitValueError(ValueError):
+    """A value that the schema does not take. `number` counts the values of the column."""
+
+    def __init__(self, number: int, what: str) -> None:
+        super().__init__(what)
+        self.number = number
+
+
 def check_choice(have: DataType, want: DataType, path: str) -> None:
     """Whether a column can be read as another type, of which it may have more fields. OptionError names what cannot be."""
     if isinstance(have, StructType) and isinstance(want, StructType):

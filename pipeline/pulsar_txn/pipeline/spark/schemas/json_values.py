@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from pulsar_txn.pipeline.spark.option_values import BEGIN_OF_TIME_MS, END_OF_TIME_MS
 from pulsar_txn.pipeline.spark.schemas.definitions import Convert, Node, converter
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,6 +22,7 @@ _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # without a time zon
 _DAY_ZERO: Final = date(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PER_DAY: Final = timedelta(days=1) // _MICROSECOND
+_DAY_MS: Final = _PER_DAY // 1000
 
 
 def json_reader(node: Node) -> Callable[[bytes], Any]:
@@ -84,12 +86,27 @@ def _read(node: Node) -> Convert | None:
         return None
     scale = 1000 if logical.endswith("millis") else 1
     if logical == "date":
-        return lambda value: value if _is_whole(value) else (_parts(date, value) - _DAY_ZERO).days
+        return lambda value: _days(value) if _is_whole(value) else (_parts(date, value) - _DAY_ZERO).days
     if logical.startswith("timestamp"):
-        return lambda value: value * scale if _is_whole(value) else _instant(value)
+        return lambda value: _micros(value * scale if _is_whole(value) else _instant(value))
     if logical.startswith("local"):
-        return lambda value: value * scale if _is_whole(value) else (_parts(datetime, value) - _LOCAL_EPOCH) // _MICROSECOND
+        return lambda value: (
+            _micros(value * scale) if _is_whole(value) else (_parts(datetime, value) - _LOCAL_EPOCH) // _MICROSECOND
+        )
     return lambda value: _time_of_day(value * scale) if _is_whole(value) else _parts(time, value)
+
+
+def _micros(value: int) -> int:
+    """A time in Spark's unit, which Python's calendar has as well: else it passes, and ends the query that collects it."""
+    if not BEGIN_OF_TIME_MS <= value // 1000 < END_OF_TIME_MS:
+        raise ValueError(f"{value} microseconds are not between the years 1 and 9999")
+    return value
+
+
+def _days(value: int) -> int:
+    if not BEGIN_OF_TIME_MS <= value * _DAY_MS < END_OF_TIME_MS:
+        raise ValueError(f"{value} days are not between the years 1 and 9999")
+    return value
 
 
 def _is_whole(value: Any) -> bool:

@@ -29,8 +29,11 @@ from pyspark.sql.types import (
     TimeType,
 )
 
+from pulsar_txn.pipeline.spark.option_values import BEGIN_OF_TIME_MS, END_OF_TIME_MS
+from pulsar_txn.pipeline.spark.schemas.casting import UnfitValueError
+
 _MICROS_PER_DAY: Final = 86_400_000_000
-_LONGEST: Final = 2**63 - 1
+_DAY_MS: Final = _MICROS_PER_DAY // 1000
 _PAIR: Final = np.dtype([("first", ">i8"), ("nanos", ">i8")])
 _INSTANT: Final = np.dtype([("first", ">i8"), ("nanos", ">i4")])
 
@@ -77,11 +80,14 @@ class Primitive:
         return (held if self.held is np.bool_ else held.view(_arrow(self.kind))), bad
 
     def payloads(self, column: Any) -> Any:
-        """The payloads of a column of this type, as an array of binaries; null for null."""
+        """The payloads of a column of this type, as an array of binaries; null for null. UnfitValueError."""
         valid = column.is_valid()
         filled = column if not column.null_count else pc.coalesce(column, _zero(column.type))
         held = np.asarray(_numbers(filled), self.held)
         stored = np.ascontiguousarray(self.write(held), self.stored)
+        if self.fits is not None and not (fits := self.fits(stored)).all():
+            text = f"no query could read it as {self.name}: is it between the years 1 and 9999?"
+            raise UnfitValueError(int(np.argmin(fits)), text)
         fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(self.size), len(column), [None, pa.py_buffer(stored.tobytes())])
         found = fixed.cast(pa.binary())
         return pc.if_else(valid, found, pa.scalar(None, pa.binary())) if column.null_count else found
@@ -116,8 +122,9 @@ def _long(values: Any) -> Any:
     return values.astype(np.int64)
 
 
-def _within(values: Any, most: int) -> Any:
-    return (values >= -most) & (values <= most)
+def _within(values: Any, unit_ms: int) -> Any:
+    """Whether times in this unit are between the years 1 and 9999, which all calendars here have."""
+    return (values >= BEGIN_OF_TIME_MS // unit_ms) & (values < END_OF_TIME_MS // unit_ms)
 
 
 def _instants(number: int, name: str) -> Primitive:
@@ -129,7 +136,7 @@ def _instants(number: int, name: str) -> Primitive:
         np.int64,
         lambda ms: _long(ms) * 1000,
         lambda us: us // 1000,
-        lambda ms: _within(ms, _LONGEST // 1000),
+        lambda ms: _within(ms, 1),
     )
 
 
@@ -159,7 +166,7 @@ _ALL: Final = (
         np.int64,
         lambda each: _long(each["first"]) * 1_000_000 + each["nanos"] // 1000,
         lambda us: _two(_INSTANT, us // 1_000_000, us % 1_000_000 * 1000),
-        lambda each: _within(each["first"], _LONGEST // 1_000_000 - 1) & _within(each["nanos"], 999_999_999),
+        lambda each: _within(each["first"], 1000) & (each["nanos"] >= 0) & (each["nanos"] < 10**9),
     ),
     Primitive(
         17,
@@ -169,7 +176,7 @@ _ALL: Final = (
         np.int32,
         lambda days: days.astype(np.int32),
         lambda days: days.astype(np.int64),
-        lambda days: _within(days, 2**31 - 1),
+        lambda days: _within(days, _DAY_MS),
     ),
     Primitive(
         18,
@@ -189,11 +196,7 @@ _ALL: Final = (
         np.int64,
         lambda each: _long(each["first"]) * _MICROS_PER_DAY + _long(each["nanos"]) // 1000,
         lambda us: _two(_PAIR, us // _MICROS_PER_DAY, us % _MICROS_PER_DAY * 1000),
-        lambda each: (
-            _within(each["first"], _LONGEST // _MICROS_PER_DAY - 1)
-            & (each["nanos"] >= 0)
-            & (each["nanos"] < _MICROS_PER_DAY * 1000)
-        ),
+        lambda each: _within(each["first"], _DAY_MS) & (each["nanos"] >= 0) & (each["nanos"] < _MICROS_PER_DAY * 1000),
     ),
 )
 PRIMITIVES: Final = {each.number: each for each in _ALL}

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from pulsar_txn.client.encoded import message_class
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.schemas.avro_values import AvroValues
-from pulsar_txn.pipeline.spark.schemas.casting import UNFIT, cast_column
+from pulsar_txn.pipeline.spark.schemas.casting import UNFIT, UnfitValueError, cast_column
 from pulsar_txn.pipeline.spark.schemas.definitions import Node, parsed
 from pulsar_txn.pipeline.spark.schemas.json_values import json_writer
 from pulsar_txn.pipeline.spark.schemas.parts import AVRO, JSON, PROTOBUF_NATIVE, Part
@@ -39,14 +39,6 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TEXT = (StringType, CharType, VarcharType)
 _WIDER = (_WHOLE, (FloatType, DoubleType), _TEXT, (DecimalType,))
 """Types that can stand for each other, as long as the values fit."""
-
-
-class UnfitValueError(ValueError):
-    """A value that the schema does not take. `number` counts the values of the column."""
-
-    def __init__(self, number: int, what: str) -> None:
-        super().__init__(what)
-        self.number = number
 
 
 def check_part(part: Part, have: DataType, column: str) -> None:
@@ -119,9 +111,24 @@ class PartWriter:
 
     def _encoded(self, column: Any, encode: Callable[[Any], bytes]) -> list[bytes | None]:
         payloads: list[bytes | None] = []
-        for value in column.to_pylist():
+        for value in _values(column):
             try:
                 payloads.append(None if value is None else encode(value))
             except UNFIT as error:
                 raise UnfitValueError(len(payloads), str(error)) from error
         return payloads
+
+
+def _values(column: Any) -> Any:
+    """The values of a column. UnfitValueError for one that Python does not have, as a time after the year 9999."""
+    try:
+        return column.to_pylist()
+    except UNFIT:
+        return [_value(number, each) for number, each in enumerate(column)]
+
+
+def _value(number: int, scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UNFIT as error:
+        raise UnfitValueError(number, f"no query could read it: {error}") from error

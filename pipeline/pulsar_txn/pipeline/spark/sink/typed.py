@@ -14,10 +14,11 @@ from pulsar_txn.client.encoded import SchemaInfo, join_pair, topic_schema
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.casting import UnfitValueError
 from pulsar_txn.pipeline.spark.schemas.chosen import asks_for_bytes, check_schema_options, chosen_schema
 from pulsar_txn.pipeline.spark.schemas.definitions import definition_of
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType, topic_type
-from pulsar_txn.pipeline.spark.schemas.writing import PartWriter, UnfitValueError, check_part
+from pulsar_txn.pipeline.spark.schemas.writing import PartWriter, check_part
 
 
 def written_type(options: Options, columns: StructType) -> TopicType | None:
