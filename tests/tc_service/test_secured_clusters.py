@@ -143,19 +143,22 @@ async def test_a_role_that_loses_its_rights_goes_on_when_its_file_has_a_good_tok
         async with app(secured, beside.service_url) as client:
             file.write_text(token("coordinator"), encoding="utf-8")
             await bridge(client, topic, b"1")
-            file.write_text(token("app"), encoding="utf-8")  # what the broker hears when it asks for a fresh one
-            await asyncio.sleep(expired + 4 - loop.time())
             producer = await client.create_producer(topic)
             txn = await client.begin_transaction(timeout=120)
             await producer.send(b"done 2", txn=txn)
+            file.write_text(token("app"), encoding="utf-8")  # what the broker hears when it asks for a fresh one
+            await asyncio.sleep(expired + 4 - loop.time())
             commit = asyncio.create_task(txn.commit())
             async with asyncio.timeout(30):
                 while "superUserRoles of every broker" not in beside.log_tail():  # noqa: ASYNC110 - another process writes it
                     await asyncio.sleep(0.1)
             assert not commit.done()
+            assert "the claims in the cluster east were lost" in beside.log_tail(), "and nothing new takes part meanwhile"
             file.write_text(token("coordinator"), encoding="utf-8")
             await asyncio.wait_for(commit, 60)
-    assert await asyncio.to_thread(judged, secured, topic, 2) == [b"done 1", b"done 2"]
+            async with client.transaction(timeout=120) as txn:
+                await producer.send(b"done 3", txn=txn)
+    assert await asyncio.to_thread(judged, secured, topic, 3) == [b"done 1", b"done 2", b"done 3"]
 
 
 async def test_doctor_looks_at_a_secured_cluster_with_the_same_credentials(secured: SecuredStock) -> None:
