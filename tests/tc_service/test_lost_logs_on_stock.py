@@ -201,10 +201,14 @@ async def test_a_log_that_is_rolled_back_within_its_life_changes_no_end(
         assert await seen(stock_pulsar, topic) == [b"committed", *committed]
 
 
-async def test_a_log_of_febdd5f_is_gone_on_with_and_what_was_open_in_it_is_ended(stock_pulsar: Target, data: Path) -> None:
+@pytest.mark.parametrize("where", ["folder", "topics"])
+async def test_a_log_of_febdd5f_is_gone_on_with_and_what_was_open_in_it_is_ended(
+    stock_pulsar: Target, data: Path, where: str, prefix: str
+) -> None:
     """The old client as well: it goes on with the new coordinator."""
     topic = name()
-    conf = {"numberOfTransactionCoordinators": "1"}
+    provider = {"ledgerProvider": "topic", "ledgerTopicPrefix": prefix} if where == "topics" else {}
+    conf = {"numberOfTransactionCoordinators": "1", **provider}
     before = OurCoordinator({"east": stock_pulsar.service_url}, data_dir=data, conf=conf, environment=earlier_environment())
     before.start()
     aborted = "abort" if not await transact(stock_pulsar, before, topic, "abort", ABORTS) else ""
@@ -217,7 +221,7 @@ async def test_a_log_of_febdd5f_is_gone_on_with_and_what_was_open_in_it_is_ended
         async with asyncio.timeout(2):
             await client.close()
     await unload(stock_pulsar, topic)
-    with coordinator(stock_pulsar, data) as beside:
+    with coordinator(stock_pulsar, data, **provider) as beside:
         committed = await transact(stock_pulsar, beside, topic, "commit", COMMITS)
         process = start_earlier(EARLIER_CLIENT, stock_pulsar.service_url, beside.service_url, topic)
         out, _ = await asyncio.to_thread(process.communicate, timeout=60)
