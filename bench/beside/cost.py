@@ -30,6 +30,7 @@ import attrs
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent / "tests" / "support")]
 
+from our_broker import OurBroker  # noqa: E402
 from our_coordinator import OurCoordinator  # noqa: E402 - the fixtures of the tests
 
 from pulsar_txn.broker.serving import loop_factory  # noqa: E402
@@ -96,10 +97,11 @@ class Stream(asyncio.Protocol):
 
 
 class Broker(Stream):
-    """The cluster: it owns every topic, and takes every end."""
+    """The cluster: it owns every topic but those of the claims, which a broker of ours has, and takes every end."""
 
     ends = 0
     port = 0
+    claims_url = ""
 
     def take(self, kind: int, frame: bytes) -> None:
         """Answer."""
@@ -116,7 +118,7 @@ class Broker(Stream):
             self.write(command("pong"))
         elif kind == pb.BaseCommand.LOOKUP:
             found = {"response": pb.CommandLookupTopicResponse.Connect, "authoritative": True}
-            url = f"pulsar://127.0.0.1:{Broker.port}"
+            url = Broker.claims_url if "/pulsar-txn-claims" in body.topic else f"pulsar://127.0.0.1:{Broker.port}"
             self.write(command("lookupTopicResponse", request_id=body.request_id, brokerServiceUrl=url, **found))
         elif kind == pb.BaseCommand.PARTITIONED_METADATA:
             success = pb.CommandPartitionedTopicMetadataResponse.Success
@@ -316,7 +318,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, metavar="FILE")
     parser.add_argument("--lines", type=int, default=60)
     options = parser.parse_args()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with OurBroker() as broker, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        Broker.claims_url = broker.service_url
         runner.run(profiled(options) if options.profile else measure(options))
 
 
