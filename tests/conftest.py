@@ -25,6 +25,7 @@ import targets
 from targets import Target
 
 from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.txn.ambient import AMBIENT
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
@@ -51,6 +52,15 @@ def stock_pulsar(request: pytest.FixtureRequest) -> Target:
 def shared_server(request: pytest.FixtureRequest) -> Callable[[str], Target]:
     """A server of this session by its name, as `targets.target` has them."""
     return partial(targets.target, session_dir=request.config.stash[_SESSION_DIR])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_around() -> Iterator[None]:
+    """Fail the test that leaves a unit around the running code: those that the worker runs after it would be in it."""
+    yield
+    around = AMBIENT.get()
+    AMBIENT.set(None)
+    assert around is None, f"this test has left a block without its end: {around}"
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ async def test_a_unit_whose_outcome_nobody_can_tell_is_unknown_and_not_retriable
 
 async def test_resolve_commits_nothing_whose_commit_was_not_sent(broker):
     """It sent END_TXN commit from every state, an open or aborting one included."""
-    async with fake_client(broker, operation_timeout=0.1) as client:
+    async with fake_client(broker, operation_timeout=1.0) as client:
         txn = await client.begin_transaction()
         with pytest.raises(TransactionStateError, match="would commit it"):
             await txn.resolve()
