@@ -57,7 +57,7 @@ test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven ar
 	@$(PY) tests/support/class_archives.py
 	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-mutants: $(READY) ## the code is broken on purpose, patch after patch: a test must notice each
+mutants: $(READY) ## the code is broken on purpose, place after place: a test must notice each
 	$(PY) -m pytest tests/mutants -n $(WORKERS) --dist load $(ARGS)
 
 # One server: no page is made, only the stories run.
@@ -89,6 +89,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/lint-imports
 	$(PY) docs/state_diagrams.py --check
 	$(PY) docs/walks.py --check
+	$(PY) tests/mutants/mutants.py
 	$(PY) -m pytest -q tests/house/test_runtime_rule.py tests/house/test_docs_links.py
 
 # The black-box chain of tests/chain, seed after seed; a seed that fails is printed with the command to run it again.

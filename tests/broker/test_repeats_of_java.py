@@ -2,7 +2,7 @@
 
 It sends through a proxy: a message reaches the broker, its receipt is lost, and the connection is reset, again and again. Then
 another official client reads the topic directly from the broker. The tests of transactions fail here with the patch
-`tests/mutants/rm_producer/what_a_transaction_has_is_stored_again.patch`.
+the mutant `what_a_transaction_has_is_stored_again`.
 """
 
 from __future__ import annotations

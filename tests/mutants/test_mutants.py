@@ -1,4 +1,4 @@
-"""The tests of the rooms are tested: each mutant is a patch that breaks a promise, and its room's tests must notice.
+"""The tests of the rooms are tested: each mutant breaks a promise, and its room's tests must notice.
 
 See README.md beside this file.
 """
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-MUTANTS = sorted(HERE.glob("*/*.patch"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from mutants import ROOT, Edit, MisfitError, Mutant, mutants
+
+MUTANTS = mutants()
 TESTS_FAILED = 1
 SECONDS = 100
 TOGETHER = 8
@@ -141,17 +142,17 @@ class Copies:
         return folder
 
     @contextmanager
-    def broken_by(self, patch: Path) -> Iterator[Path]:
-        """The copy with the patch, until the end of the block. Compiled files are told apart by the times of their sources."""
-        copy = self.of(patch.parent.name)
-        applied = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
-        assert applied.returncode == 0, f"{patch.name} no longer fits the code it is to break; make it anew.\n{applied.stderr}"
+    def broken_by(self, mutant: Mutant) -> Iterator[Path]:
+        """The copy with the mutant, until the end of the block. Compiled files are told apart by the times of their sources."""
+        copy = self.of(mutant.room)
+        files = mutant.files(ROOT)
         try:
+            for path, source in files.items():
+                (copy / path).write_text(source)
             yield copy
         finally:
-            for line in patch.read_text().splitlines():
-                if line.startswith("+++ b/"):
-                    shutil.copy2(ROOT / line.removeprefix("+++ b/"), copy / line.removeprefix("+++ b/"))
+            for path in files:
+                shutil.copy2(ROOT / path, copy / path)
 
 
 @pytest.fixture(scope="module")
@@ -165,31 +166,19 @@ def copy_of(room: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("patch", MUTANTS, ids=lambda patch: f"{patch.parent.name}-{patch.stem}")
-def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, copies: Copies, patch: Path) -> None:
-    room, named = patch.parent.name, caught_by(patch)
-    with copies.broken_by(patch) as copy:
-        status, said = runner.run(room, copy, [named])
-        assert status != NOT_THE_MUTANT, f"{patch.name}: the tests did not import the patched copy\n{said}"
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.room}-{mutant.name}")
+def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, copies: Copies, mutant: Mutant) -> None:
+    with copies.broken_by(mutant) as copy:
+        status, said = runner.run(mutant.room, copy, [mutant.caught_by])
+        assert status != NOT_THE_MUTANT, f"{mutant.name}: the tests did not import the broken copy\n{said}"
         if status == TESTS_FAILED:
             return
-        status, said = runner.run(room, copy)
+        status, said = runner.run(mutant.room, copy)
         pytest.fail(
-            f"{patch.name}: {named} no longer catches it, but other tests of the room do: correct its first line.\n{said}"
+            f"{mutant.name}: {mutant.caught_by} no longer catches it, but other tests do: correct `caught_by`.\n{said}"
             if status == TESTS_FAILED
-            else f"{patch.name}: not caught: no test of tests/{room} failed\n{said}"
+            else f"{mutant.name}: not caught: no test of tests/{mutant.room} failed\n{said}"
         )
-
-
-def caught_by(patch: Path) -> str:
-    """The test that the patch names in its first line, or the file; with its folder when that is not named like the room."""
-    says = patch.read_text().partition("\n")[0]
-    named = says.removeprefix("Caught by ")
-    assert says != named, f"{patch.name}: its first line is to say `Caught by test_….py::test_…`"
-    assert named.partition("::")[0].rpartition("/")[2].startswith("test_"), (
-        f"{patch.name}: its first line is to say `Caught by test_….py::test_…`"
-    )
-    return named
 
 
 def catchers() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -198,9 +187,9 @@ def catchers() -> Iterator[tuple[str, tuple[str, ...]]]:
     Where a file is named, its tests are not named again.
     """
     found: dict[tuple[str, str], set[str]] = {}
-    for patch in MUTANTS:
-        named = caught_by(patch)
-        found.setdefault((patch.parent.name, named.partition("::")[0].rpartition("/")[0]), set()).add(named)
+    for mutant in MUTANTS:
+        named = mutant.caught_by
+        found.setdefault((mutant.room, named.partition("::")[0].rpartition("/")[0]), set()).add(named)
     for (room, _), of_folder in sorted(found.items()):
         names = sorted(each for each in of_folder if "::" not in each or each.partition("::")[0] not in of_folder)
         for at in range(0, len(names), TOGETHER):
@@ -218,3 +207,40 @@ def test_the_tests_that_catch_mutants_pass_on_the_unbroken_room(
 def test_the_runner_notices_when_the_copy_is_not_what_runs(runner: Runner, tmp_path: Path) -> None:
     shutil.rmtree(copy_of("tc", tmp_path) / "tc" / "pulsar_txn")
     assert runner.run("tc", tmp_path, (), "--collect-only")[0] == NOT_THE_MUTANT
+
+
+SOURCE = """
+class Lease:
+    epoch = 1
+
+    def renew(self):
+        if self.epoch:
+            self.epoch += 1
+
+    def end(self):
+        if self.epoch:
+            return
+"""
+
+
+@pytest.mark.parametrize(
+    ("symbol", "old", "says"),
+    [
+        ("m:Lease.release", "if self.epoch:", "m has no Lease.release"),
+        ("m:Lease.renew", "if self.epoch > 1:", "m:Lease.renew has no places"),
+        ("m:Lease", "if self.epoch:", "m:Lease has 2 places"),
+    ],
+)
+def test_a_mutant_that_no_longer_fits_says_why(symbol: str, old: str, says: str) -> None:
+    with pytest.raises(MisfitError, match=says):
+        Edit(symbol, (old,), ("pass",)).applied(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "old"), [("m:Lease.renew", "if self.epoch:"), ("m:Lease.epoch", "epoch = 1"), ("m", "class Lease:")]
+)
+def test_a_mutant_replaces_lines_of_its_symbol_only(symbol: str, old: str) -> None:
+    applied = Edit(symbol, (old,), ("one", "", "  two")).applied(SOURCE)
+    line = next(each for each in SOURCE.splitlines() if each.endswith(old))
+    indent = line.removesuffix(old)
+    assert applied == SOURCE.replace(line + "\n", f"{indent}one\n\n{indent}  two\n", 1)
