@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.client.state import outgoing
 from pulsar_txn.ledger.table import Table
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
@@ -96,18 +97,30 @@ def rm_pending_ack() -> Machine:
     return _machine("rm_pending_ack", "A transaction at a subscription", source, pending_ack.TRANSITIONS)
 
 
-MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, half_topic, rm_pending_ack)
+def outgoing_batch() -> Machine:
+    """The outgoing messages of a producer's partition."""
+    source = "client/pulsar_txn/client/state/outgoing.py"
+    return _machine("outgoing", "A batch of an outgoing partition", source, outgoing.TRANSITIONS)
 
 
-def _machine(name: str, title: str, source: str, table: Table[Any, Any]) -> Machine:
+MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, half_topic, rm_pending_ack, outgoing_batch)
+
+
+def _machine(
+    name: str, title: str, source: str, table: Table[Any, Any] | Mapping[tuple[outgoing.State, outgoing.Event], outgoing.Cell]
+) -> Machine:
     """A table in words, its states and events in the order of their numbers."""
-    cells = {
-        (_words(state), _words(event)): Cell(done.act.value if done.code is None else done.code.name, _words(done.to))
-        for (state, event), done in table.items()
-    }
+    cells = {(_words(state), _words(event)): Cell(_answer(done), _words(done.to)) for (state, event), done in table.items()}
     states = sorted({state for state, _ in table}, key=lambda state: -1 if state is None else state)
     events = sorted({event for _, event in table})
     return Machine(name, title, source, tuple(map(_words, states)), tuple(map(_words, events)), cells)
+
+
+def _answer(done: Any) -> str:
+    """What a cell does: its act, or the code of its refusal."""
+    code = getattr(done, "code", None)  # a client's machine refuses nothing
+    words: str = done.act.value if code is None else code.name
+    return words
 
 
 def _words(member: enum.IntEnum | None) -> str:
@@ -119,7 +132,7 @@ def page(machines: list[Machine]) -> str:
     parts = [
         "# State machines",
         "",
-        "Printed by `docs/state_diagrams.py` from the transition tables that `decide` and `apply` read; do not edit by hand.",
+        "Printed by `docs/state_diagrams.py` from the transition tables that the machines read; do not edit by hand.",
         "The source has the prose of each table above it.",
     ]
     for machine in machines:

@@ -126,10 +126,10 @@ async def test_a_failure_that_is_raised_again_and_again_does_not_grow(broker, cl
     assert len(counts) == 1
 
 
-async def test_a_sequence_id_that_is_none_fails_the_send_and_not_only_the_log(client):
+async def test_what_cannot_be_encoded_fails_the_send_and_not_only_the_log(client):
     """Its future was never done, and `flush` was content."""
     producer = await client.create_producer("t", access_mode=AccessMode.SHARED)
-    partitions_of(producer)[0]._sealer.next_sequence_id = "x"
+    partitions_of(producer)[0]._sealer._lone = object()
     ticket = producer.send_nowait(b"a")
     async with asyncio.timeout(5):
         with pytest.raises(Exception, match="cannot be encoded"):

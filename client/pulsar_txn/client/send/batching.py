@@ -1,34 +1,25 @@
-"""From messages to entries: batches that collect messages of one fate, and their encoded form.
-
-A batch holds messages of one transaction, or of none, never of both. Sequence ids are given when a batch is sealed,
-so that what leaves is in ascending order however many batches were open side by side.
-"""
+"""Messages and batches of them in their encoded form: rows, batches that are built elsewhere, and entries."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 import attrs
 
-from pulsar_txn.client.errors import MessageTooLarge, PulsarError, SchemaMismatch, TransactionAborted, TransactionTimedOut
+from pulsar_txn.client.errors import MessageTooLarge, SchemaMismatch
 from pulsar_txn.client.schema.crypto import Encryptor
-from pulsar_txn.client.txn.enlist import Enlisting, SendCounter
+from pulsar_txn.client.state.outgoing import Row as Row
+from pulsar_txn.client.state.outgoing import row_payload
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
 from pulsar_txn.wire.entries import encode_entry
-from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
-
-Row: TypeAlias = bytes | tuple[Any, ...]
-"""One message as `wire.batches.encode_batch` takes it; see `row`."""
+from pulsar_txn.wire.ids import MessageId, TxnId
 
 SendTicket: TypeAlias = "asyncio.Future[MessageId]"
 """What `send_nowait` returns: a future of the message's id."""
-
-_new_tuple: Final[Callable[..., Any]] = tuple.__new__
 
 
 def row(
@@ -56,18 +47,8 @@ def sized(message: object) -> tuple[Row, int]:
     return (payload, *message[1:]) if isinstance(message, tuple) else payload, len(payload)
 
 
-def row_sequence_id(message: Row) -> int | None:
-    """The sequence id that the program gave to a message."""
-    return message[4] if isinstance(message, tuple) and len(message) > 4 else None
-
-
 def _has_base64_key(message: Row) -> bool:
     return isinstance(message, tuple) and len(message) > 7 and bool(message[7])
-
-
-def row_payload(message: Row) -> bytes:
-    """The payload of a message."""
-    return message[0] if isinstance(message, tuple) else message
 
 
 @attrs.frozen
@@ -105,236 +86,6 @@ class Alone(NamedTuple):
 
     deliver_at_ms: int | None = None
     replicate_to: tuple[str, ...] = ()
-
-
-class Builder:
-    """Messages that wait to leave together: one per transaction (and one for none), or per key group of it.
-
-    `full` holds complete batches in their order, among them unbatched messages and batches built elsewhere.
-    `txn_id` stays None until the transaction has registered the partition (`registering` is its future); until then nothing
-    leaves. `sends` is where the transaction counts the messages: the first of a batch when it comes, the others when the
-    batch is complete (`counted` of them were). `in_flight` counts its sealed batches without receipt: while there is one,
-    the next batch collects.
-    """
-
-    __slots__ = (
-        "counted",
-        "counted_size",
-        "due",
-        "fate",
-        "full",
-        "futures",
-        "group",
-        "in_flight",
-        "key",
-        "registering",
-        "rows",
-        "sends",
-        "size",
-        "txn",
-        "txn_id",
-    )
-
-    def __init__(self, key: object, txn: Enlisting | None, group: str | bytes | None = None) -> None:
-        self.key = key
-        self.txn = txn
-        self.group = group
-        self.fate: Fate | None = None
-        self.txn_id: TxnId | None = None
-        self.sends: SendCounter | None = None
-        self.counted = self.counted_size = 0
-        self.registering: asyncio.Future[TxnId] | None = None
-        self.full: deque[Pending] = deque()
-        self.rows: list[Row] = []
-        self.futures: list[SendTicket] = []
-        self.size = 0
-        self.in_flight = 0
-        self.due = 0.0
-
-    @property
-    def waits_for_registration(self) -> bool:
-        """Whether the transaction has not registered the partition yet."""
-        return self.txn is not None and self.txn_id is None
-
-    def lateness(self) -> TransactionAborted | None:
-        """Why its messages must not leave, or not again: a broker may hold a topic back for what comes after an abort."""
-        if self.txn is None:
-            return None
-        if not self.txn.in_time():
-            return TransactionTimedOut("the transaction was over before the message could leave", txn_id=self.txn_id)
-        if self.fate is not None and self.fate.ended:
-            return TransactionAborted("the transaction was over before the message could leave", txn_id=self.txn_id)
-        return None
-
-    def count(self) -> None:
-        """Tell the transaction of the messages that the open batch got since its first, or since the last call."""
-        if self.sends is not None:
-            self.sends.started += len(self.rows) - self.counted
-            self.sends.bytes += self.size - self.counted_size
-            self.counted, self.counted_size = len(self.rows), self.size
-
-    def complete(self) -> None:
-        """What is open leaves together."""
-        self.count()
-        self.full.append(Pending(self, self.rows, self.futures, len(self.rows), self.size))
-        self.rows, self.futures, self.size = [], [], 0
-        self.counted = self.counted_size = 0
-
-    def give_up(self) -> Pending | None:
-        """Everything in it as one, to be failed; it is empty then. None when it is empty already."""
-        if self.futures:
-            self.complete()
-        if not self.full:
-            return None
-        batches, self.full = self.full, deque()
-        futures = [future for each in batches for future in each.futures]
-        whole = Pending(self, [], futures, sum(each.messages for each in batches), sum(each.size for each in batches))
-        whole.watchers = tuple(watcher for each in batches for watcher in each.watchers)
-        self.in_flight += 1
-        return whole
-
-
-def not_again(in_flight: Iterable[Pending], topic: str, *, deduplicates: bool) -> dict[Pending, PulsarError]:
-    """What must not be sent again, and why: a transaction is over, or would have a message twice.
-
-    A broker that looks for duplicates tells the last sequence id that it has of this producer, and drops what it has
-    got already; ours does so in transactions in any case. Any other stores it once more; a transaction is rather run again
-    than committed like that.
-    """
-    given_up: dict[Pending, PulsarError] = {}
-    doubtful = {each.builder.txn for each in in_flight if each.written and not deduplicates}
-    for each in in_flight:
-        error: PulsarError | None = each.builder.lateness()
-        if error is None and each.builder.txn is not None and each.builder.txn in doubtful:
-            text = f"the connection broke before the receipt, and {topic} does not look for duplicates"
-            error = TransactionAborted(text, txn_id=each.builder.txn_id, hint="run the unit again, in a new transaction")
-        if error is not None:
-            given_up[each] = error
-    return given_up
-
-
-class _Both:
-    """Tells who watches a batch that was cut in two: after both, the first error."""
-
-    def __init__(self, watchers: tuple[Callable[[BaseException | None], object], ...]) -> None:
-        self._watchers = watchers
-        self._one_is_done = False
-        self._error: BaseException | None = None
-
-    def done(self, error: BaseException | None) -> None:
-        """One of them is."""
-        self._error = self._error or error
-        if self._one_is_done:
-            for tell in self._watchers:
-                tell(self._error)
-        self._one_is_done = True
-
-
-class Fate:
-    """Whether a transaction is over, as far as one producer was told, and which sequence ids the program gave it there."""
-
-    __slots__ = ("__weakref__", "ended", "given")
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.given: set[int] = set()
-
-    def end(self, _outcome: TxnAction | None) -> None:
-        """It has ended, or can no longer be used; sends of one that is being committed are answered before that."""
-        self.ended = True
-
-
-class Pending:
-    """A complete batch, or a message alone: what it holds until it is sealed, then everything needed to send it again."""
-
-    __slots__ = (
-        "alone",
-        "buffers",
-        "builder",
-        "deadline",
-        "encoded",
-        "futures",
-        "highest",
-        "messages",
-        "rows",
-        "sequence_id",
-        "size",
-        "watchers",
-        "written",
-    )
-
-    def __init__(
-        self,
-        builder: Builder,
-        rows: list[Row],
-        futures: list[SendTicket],
-        messages: int,
-        size: int,
-        alone: Alone | None = None,
-        encoded: EncodedBatch | None = None,
-    ) -> None:
-        self.builder = builder
-        self.rows = rows
-        self.futures = futures
-        self.messages = messages
-        self.size = size
-        self.alone = alone
-        self.encoded = encoded
-        self.sequence_id = -1
-        self.highest = -1
-        self.buffers: list[bytes] = []
-        self.deadline = 0.0
-        self.watchers: tuple[Callable[[BaseException | None], object], ...] = ()
-        """Called with its error, or None, once it is done."""
-        self.written = False
-        """Whether a connection took it, so that a broker may have it."""
-
-    def chunk(self) -> Pending:
-        """For one of its chunks but the last: that counts for nothing, and when it fails so does the message."""
-        chunk = Pending(self.builder, [], self.futures, 0, 0)
-        chunk.sequence_id = chunk.highest = self.sequence_id
-        self.builder.in_flight += 1
-        return chunk
-
-    def halves(self) -> tuple[Pending, Pending]:
-        """Two of it; who watches it is told when both are done."""
-        middle = len(self.rows) // 2
-        first, second = (
-            Pending(self.builder, rows, futures, len(rows), sum(len(row_payload(each)) for each in rows))
-            for rows, futures in (
-                (self.rows[:middle], self.futures[:middle]),
-                (self.rows[middle:], self.futures[middle:]),
-            )
-        )
-        if self.watchers:
-            first.watchers = second.watchers = (_Both(self.watchers).done,)
-        return first, second
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[BaseException | None]:
-        """A future of its error, or None, which no program can cancel as it can a ticket."""
-        watcher: asyncio.Future[BaseException | None] = loop.create_future()
-        self.watchers += (watcher.set_result,)
-        return watcher
-
-    def succeed(self, ledger_id: int, entry_id: int, partition: int) -> None:
-        """Give every message its id."""
-        futures, size = self.futures, self.messages
-        if len(futures) == 1:  # one message, or a batch built elsewhere
-            if not futures[0].done():
-                futures[0].set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, -1, size if size > 1 else 0)))
-            return
-        for index, future in enumerate(futures):
-            if not future.done():
-                future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
-
-    def fail(self, error: BaseException) -> None:
-        """Give every message the error; a transaction reports it, and asyncio need not complain of a dropped ticket."""
-        looked_at = self.builder.txn is not None
-        for ticket in self.futures:
-            if not ticket.done():
-                ticket.set_exception(error)
-                if looked_at:
-                    ticket.exception()
 
 
 _MASK: Final = 2**64 - 1

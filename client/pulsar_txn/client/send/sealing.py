@@ -1,4 +1,4 @@
-"""From a complete batch to what leaves: its sequence ids, its SEND or those of a large message's chunks, the largest size."""
+"""From a complete batch to what leaves: its SEND, or those of a large message's chunks, and the largest size."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Final
 
 from pulsar_txn.client.errors import InvalidConfiguration, MessageTooLarge, PulsarError
 from pulsar_txn.client.schema.crypto import Encryptor
-from pulsar_txn.client.send.batching import EntryFactory, Pending, row_payload, row_sequence_id
+from pulsar_txn.client.send.batching import EntryFactory
 from pulsar_txn.client.send.options import ProducerOptions
+from pulsar_txn.client.state.outgoing import Batch, row_payload
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE
+from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.lone import LoneSends
 
 ENTRY_OVERHEAD: Final = 10_000
@@ -20,11 +22,9 @@ LONE_BYTES: Final = 32 * 1024
 
 
 class Sealer:
-    """Seals the batches of one producer, in the order in which they leave."""
+    """Encoder of one producer's batches, which have their sequence ids already."""
 
     def __init__(self, producer_id: int, options: ProducerOptions, encryptor: Encryptor | None) -> None:
-        self.next_sequence_id: int | None = options.initial_sequence_id
-        """None until the broker has said which was the last."""
         self.max_message_size = MAX_MESSAGE_SIZE
         self._producer_id = producer_id
         self._options = options
@@ -42,75 +42,61 @@ class Sealer:
             self._lone = LoneSends(self._producer_id, producer_name, schema_version)
             self._lone_bytes = min(max_message_size, LONE_BYTES)
 
-    def lone(self, pending: Pending, now_ms: int) -> bytes | None:
-        """The SEND of one message that is nothing but its payload; `pending` gets its sequence id. None for others."""
-        rows, lone = pending.rows, self._lone
-        if lone is None or len(rows) != 1 or pending.alone is not None:
+    def lone(self, batch: Batch, wall_ms: int) -> bytes | None:
+        """The SEND of one message that is nothing but its payload; None for others."""
+        rows, lone = batch.rows, self._lone
+        if lone is None or len(rows) != 1 or batch.alone is not None:
             return None
         payload = rows[0]
         if not isinstance(payload, bytes) or len(payload) > self._lone_bytes:
             return None
-        sequence_id = self.next_sequence_id or 0
-        frame = lone.encode(sequence_id, now_ms, payload, pending.builder.txn_id)
-        pending.sequence_id = pending.highest = sequence_id
-        self.next_sequence_id = sequence_id + 1
-        return frame
+        unit = batch.group.unit
+        return lone.encode(batch.sequence_id, wall_ms, payload, None if unit is None else unit.txn_id)
 
-    def sends(self, pending: Pending, now_ms: int) -> list[list[bytes]]:
-        """The buffers of one SEND, or of those of all chunks of a large message; `pending` gets its sequence ids.
+    def sends(self, batch: Batch, wall_ms: int) -> list[list[bytes]]:
+        """The buffers of one SEND, or of those of all chunks of a large message.
 
-        Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded; no sequence id is used then.
+        Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded.
         """
-        before = self.next_sequence_id
         try:
-            if (frame := self.lone(pending, now_ms)) is not None:
+            if (frame := self.lone(batch, wall_ms)) is not None:
                 return [[frame]]
-            entries = self._sealed(pending, now_ms)
-            return [self._send(pending, entry, is_chunk=len(entries) > 1) for entry in entries]
+            unit = batch.group.unit
+            txn_id = None if unit is None else unit.txn_id
+            entries = self._entries_of(batch, txn_id, wall_ms)
+            return [self._send(batch, txn_id, entry, is_chunk=len(entries) > 1) for entry in entries]
         except PulsarError:
-            self.next_sequence_id = before
             raise
         except Exception as error:
-            self.next_sequence_id = before
             text = f"a message cannot be encoded: {error!r}"
             raise InvalidConfiguration(text, hint="every message of its batch fails with it") from error
 
-    def _send(self, pending: Pending, entry: bytes, *, is_chunk: bool) -> list[bytes]:
+    def _send(self, batch: Batch, txn_id: TxnId | None, entry: bytes, *, is_chunk: bool) -> list[bytes]:
         return hot.encode_send(
             self._producer_id,
-            pending.sequence_id,
-            pending.messages,
+            batch.sequence_id,
+            batch.messages,
             entry,
-            txn=pending.builder.txn_id,
-            highest_sequence_id=pending.highest if pending.highest != pending.sequence_id else None,
+            txn=txn_id,
+            highest_sequence_id=batch.highest if batch.highest != batch.sequence_id else None,
             is_chunk=is_chunk,
         )
 
-    def _sealed(self, pending: Pending, now_ms: int) -> list[bytes]:
-        options, rows = self._options, pending.rows
-        self._number(pending)
+    def _entries_of(self, batch: Batch, txn_id: TxnId | None, wall_ms: int) -> list[bytes]:
+        options, rows = self._options, batch.rows
         limit = min(options.chunk_max_bytes or self.max_message_size, self.max_message_size)
         if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
-            return [self._entry(pending, now_ms)]
-        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, pending.builder.txn_id, pending.alone, limit)
+            return [self._entry(batch, txn_id, wall_ms)]
+        return self._entries.chunks(rows[0], batch.sequence_id, wall_ms, txn_id, batch.alone, limit)
 
-    def _entry(self, pending: Pending, now_ms: int) -> bytes:
-        builder, rows = pending.builder, pending.rows
-        if pending.encoded is not None:
-            entry = self._entries.encoded(pending.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
+    def _entry(self, batch: Batch, txn_id: TxnId | None, wall_ms: int) -> bytes:
+        rows, first, last = batch.rows, batch.sequence_id, batch.highest
+        if batch.encoded is not None:
+            entry = self._entries.encoded(batch.encoded, first, last, wall_ms, txn_id)
         elif len(rows) == 1:
-            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, pending.alone)
+            entry = self._entries.single(rows[0], first, wall_ms, txn_id, batch.alone)
         else:
-            entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
+            entry = self._entries.batch(rows, first, last, wall_ms, txn_id, batch.group.name)
         if len(entry) > self.max_message_size + ENTRY_OVERHEAD:
             raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self.max_message_size}", hint="split the message")
         return entry
-
-    def _number(self, pending: Pending) -> None:
-        """Sequence ids: the program's own where it gave them, else the next ones."""
-        following, rows = self.next_sequence_id or 0, pending.rows
-        given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
-        first = following if given is None else given
-        last = first + pending.messages - 1 if given_last is None else given_last
-        pending.sequence_id, pending.highest = first, max(first, last)
-        self.next_sequence_id = max(following, pending.highest + 1)
