@@ -14,7 +14,20 @@ import pytest
 
 from pulsar_txn.client.errors import NotAllowedError, PulsarError, TransactionAborted
 from pulsar_txn.client.state import outgoing
-from pulsar_txn.client.state.outgoing import TRANSITIONS, Act, Batch, Cell, Effect, Event, Group, Outgoing, State, Todo, Unit
+from pulsar_txn.client.state.outgoing import (
+    TRANSITIONS,
+    Act,
+    Batch,
+    Cell,
+    Effect,
+    Event,
+    Group,
+    Outgoing,
+    State,
+    Todo,
+    Unit,
+    Way,
+)
 from pulsar_txn.wire.ids import TxnId
 
 CELLS = [pytest.param(state, event, id=f"{state.name}-{event.name}") for state in State for event in Event]
@@ -61,9 +74,9 @@ def test_the_machine_does_what_the_cell_says(state, event):
     machine = made()
     unit = Unit()
     unit.txn_id = TxnId(0, 1)
-    batch = Batch(Group(unit, unit, None), 1, 1)
+    batch = Batch(Group(unit, unit, None), state, [], ["ticket"], 1, 1)
     batch.group.in_flight = 1
-    batch.state, batch.tickets, batch.buffers = state, ["ticket"], [b"frame"]
+    batch.buffers = [b"frame"]
     machine._happens(event, batch, PulsarError("why"))
     kinds = [effect[0] for effect in machine.taken()]
     cell = TRANSITIONS[state, event]
@@ -138,19 +151,11 @@ class World:
         if kind is Effect.WRITE and self.connected:
             self.wire.append(about[0])
         elif kind is Effect.ENDED:
-            error, ledger_id, entry_id = more
-            for ticket in about.tickets if about.messages else []:
-                assert ticket not in self.answers, "answered twice"
-                self.answers[ticket] = error or (ledger_id, entry_id)
-            if error is not None and not about.messages:
-                assert about.state is State.ENDED
+            self.ended(about, more[0])
         elif kind is Effect.LEAVE:
             self.seal_all(about)
         elif kind is Effect.AT:
             self.due = about if self.due is None else min(self.due, about)
-        elif kind is Effect.TURN:
-            assert not self.turn
-            self.turn = True
         else:
             self.do_rarely(kind, about, *more)
 
@@ -166,6 +171,12 @@ class World:
         elif kind is Effect.STOP:
             self.machine.fail(about)
 
+    def ended(self, batch, answer):
+        assert batch.state is State.ENDED
+        for ticket in batch.tickets if batch.messages else []:
+            assert ticket not in self.answers, "answered twice"
+            self.answers[ticket] = answer
+
     def seal_all(self, group):
         while (batch := self.machine.seal(group)) is not None:
             self.seal(batch)
@@ -174,7 +185,9 @@ class World:
         unit = batch.group.unit
         payloads = tuple(outgoing.row_payload(row) for row in batch.rows)
         frame = (batch.sequence_id, batch.highest, payloads, unit and unit.txn_id)
-        self.machine.sealed(batch, [[frame]], self.now)
+        if self.machine.leaves(batch, [frame], self.now) is not Way.KEEP:
+            assert self.connected
+            self.wire.append(frame)
 
     # what happens
 
@@ -200,7 +213,7 @@ class World:
             self.seal(self.machine.lone(row, 8, ticket))
             self.perform()
             return
-        if self.machine.has_no_room(group, 8):
+        if not self.machine.has_room(group, 8):
             self.seal_all(group)
             self.perform()
             group = self.machine.group(row, unit)
@@ -209,8 +222,11 @@ class World:
         todo = self.machine.add(group, row, 8, ticket)
         if todo is Todo.LEAVE:
             self.seal_all(group)
-        elif todo is Todo.START:
-            self.machine.started(group, self.now)
+        elif todo is Todo.LATER:
+            self.machine.collects(group, self.now)
+        elif todo is Todo.TURN:
+            assert not self.turn
+            self.turn = True
         self.perform()
 
     def begin(self):
@@ -235,7 +251,8 @@ class World:
     def end_turn(self):
         if self.turn:
             self.turn = False
-            self.machine.turn_ends()
+            for group in self.machine.turn_ends():
+                self.seal_all(group)
             self.perform()
 
     def flush(self):
@@ -271,7 +288,10 @@ class World:
 
     def answer(self):
         if self.receipts:
-            self.machine.receipt(*self.receipts.popleft())
+            sequence_id, *entry = self.receipts.popleft()
+            batch = self.machine.receipt(sequence_id)
+            if batch is not None:
+                self.ended(batch, tuple(entry))
             self.perform()
 
     def refuse(self):

@@ -35,13 +35,16 @@ from pulsar_txn.client.send.batching import Alone, EncodedBatch, SendTicket
 from pulsar_txn.client.send.budget import Budget
 from pulsar_txn.client.send.options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.send.sealing import Sealer
-from pulsar_txn.client.state.outgoing import Batch, Effect, Group, Outgoing, Row, Todo, Unit
+from pulsar_txn.client.state.outgoing import Batch, Effect, Group, Outgoing, Row, Todo, Unit, Way
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
 logger: Final = logging.getLogger("pulsar_txn.client.producer")
 
+_WRITE: Final = Way.WRITE
+_WRITE_NOW: Final = Way.WRITE_NOW
+_TURN: Final = Todo.TURN
 _new_tuple: Final[Callable[..., Any]] = tuple.__new__
 
 
@@ -223,8 +226,8 @@ class PartitionProducer:
             self._perform()
         group = machine.group(message, unit, txn)
         if alone is not None:
-            return self._add_apart(Batch(group, 1, size, alone), [message], future)
-        if machine.has_no_room(group, size):
+            return self._add_apart(group, [message], future, 1, size, alone)
+        if not machine.has_room(group, size):
             self._leave(group)
             group = machine.group(message, unit, txn)  # another one when what it held could not be sent
         if txn is not None and (group.batch is None or not txn.usable):
@@ -232,19 +235,30 @@ class PartitionProducer:
         future = future or self._loop.create_future()
         self._budget.take(1, size)
         todo = machine.add(group, message, size, future)
-        if todo:
-            if todo is Todo.LEAVE:
-                self._leave(group)
-            else:
-                machine.started(group, self._core.runtime.monotonic())
-                self._perform()
+        if todo is _TURN:
+            self._loop.call_soon(self._on_turn)
+        elif todo:
+            self._follow(todo, group)
         return future
+
+    def _follow(self, todo: Todo, group: Group) -> None:
+        if todo is Todo.LEAVE:
+            self._leave(group)
+        else:
+            self._machine.collects(group, self._core.runtime.monotonic())
+            self._perform()
 
     def _send_lone(self, message: Row, size: int, future: SendTicket) -> SendTicket:
         """Send a message that waits neither for others nor for a transaction."""
         self._budget.take(1, size)
-        self._seal(self._machine.lone(message, size, future))
-        self._perform()
+        batch = self._machine.lone(message, size, future)
+        frame = self._sealer.lone(batch, self._core.runtime.wall_ms())
+        if frame is None:
+            self._seal(batch)
+        else:
+            self._write(batch, [frame])
+        if self._machine.effects:
+            self._perform()
         return future
 
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
@@ -258,17 +272,26 @@ class PartitionProducer:
             raise self._refused(MessageTooLarge(text, hint="split it"), batch.num_messages, txn)
         unit = None if txn is None else self._units.get(txn) or self._unit(txn)
         group = machine.group_of_encoded(unit, txn)
-        return self._add_apart(Batch(group, batch.num_messages, size, encoded=batch), [], None)
+        return self._add_apart(group, [], None, batch.num_messages, size, encoded=batch)
 
-    def _add_apart(self, batch: Batch, rows: list[Row], future: SendTicket | None) -> SendTicket:
+    def _add_apart(
+        self,
+        group: Group,
+        rows: list[Row],
+        future: SendTicket | None,
+        messages: int,
+        size: int,
+        alone: Alone | None = None,
+        encoded: EncodedBatch | None = None,
+    ) -> SendTicket:
         """Queue what shares no batch, after what was queued before."""
-        if batch.group.unit is not None:
-            self._enlist(batch.group, batch.messages, batch.size)
-        if not self._keyed or batch.encoded is not None:
+        if group.unit is not None:
+            self._enlist(group, messages, size)
+        if not self._keyed or encoded is not None:
             self.flush_nowait()
         future = future or self._loop.create_future()
-        self._budget.take(batch.messages, batch.size)
-        self._machine.apart(batch, rows, future)
+        self._budget.take(messages, size)
+        self._machine.apart(group, rows, future, messages, size, alone, encoded)
         self._perform()
         return future
 
@@ -345,17 +368,37 @@ class PartitionProducer:
         self._perform()
 
     def _seal_all(self, group: Group) -> None:
-        self._look_at(group)
+        if group.unit is not None:
+            self._look_at(group)
         while (batch := self._machine.seal(group)) is not None:
             self._seal(batch)
+            if not group.full:
+                break
+
+    def _try_to_seal(self, group: Group) -> None:
+        try:
+            self._seal_all(group)
+        except Exception:
+            logger.exception("%s: a batch could not be sent", self.topic)  # those after it can
 
     def _seal(self, batch: Batch) -> None:
+        machine = self._machine
         try:
             sends = self._sealer.sends(batch, self._core.runtime.wall_ms())
         except PulsarError as error:
-            self._machine.unsealable(batch, error)
-        else:
-            self._machine.sealed(batch, sends, self._core.runtime.monotonic())
+            machine.unsealable(batch, error)
+            return
+        if len(sends) > 1:
+            for chunk, buffers in zip(machine.chunks(batch, len(sends) - 1), sends, strict=False):
+                self._write(chunk, buffers)
+        self._write(batch, sends[-1])
+
+    def _write(self, batch: Batch, buffers: list[bytes]) -> None:
+        way = self._machine.leaves(batch, buffers, self._core.runtime.monotonic())
+        if way is _WRITE_NOW:
+            self._connection.write_now(buffers)  # type: ignore[union-attr]  # the machine says so only while there is one
+        elif way is _WRITE:
+            self._connection.write(buffers)  # type: ignore[union-attr]  # the same
 
     def _perform(self) -> None:
         """Perform the effects in their order; those that come meanwhile follow."""
@@ -374,19 +417,13 @@ class PartitionProducer:
         kind = effect[0]
         if kind is Effect.WRITE:
             if self._connection is not None:
-                # Somebody may wait for what is alone; what follows leaves together.
-                (self._connection.write_now if effect[2] else self._connection.write)(effect[1])
+                self._connection.write(effect[1])
         elif kind is Effect.ENDED:
-            self._answer(*effect[1:])
+            self._failed(effect[1], effect[2])
         elif kind is Effect.LEAVE:
-            try:
-                self._seal_all(effect[1])
-            except Exception:
-                logger.exception("%s: a batch could not be sent", self.topic)  # those after it can
+            self._try_to_seal(effect[1])
         elif kind is Effect.AT:
             self._timer.set(effect[1])
-        elif kind is Effect.TURN:
-            self._loop.call_soon(self._on_turn)
         elif kind is Effect.COUNT:
             counter = effect[1].txn.sends_to(self._target)
             counter.started += effect[2]
@@ -410,18 +447,15 @@ class PartitionProducer:
             about.endpoint = self._connection.endpoint
             self._connection.close(about)
 
-    def _answer(self, batch: Batch, error: BaseException | None, ledger_id: int, entry_id: int) -> None:
-        """Give every message its id, or the error; a transaction reports that, and asyncio need not complain of it."""
-        messages, tickets, txn = batch.messages, batch.tickets, batch.group.txn
-        if error is not None:
-            for ticket in tickets:
-                if not ticket.done():
-                    ticket.set_exception(error)
-                    if txn is not None:
-                        ticket.exception()
-            self._budget.failed += messages
-        elif messages:
-            self._succeed(tickets, messages, ledger_id, entry_id)
+    def _failed(self, batch: Batch, error: BaseException) -> None:
+        """Give every message the error; a transaction reports that, and asyncio need not complain of it."""
+        messages, txn = batch.messages, batch.group.txn
+        for ticket in batch.tickets:
+            if not ticket.done():
+                ticket.set_exception(error)
+                if txn is not None:
+                    ticket.exception()
+        self._budget.failed += messages
         self._budget.give_back(messages, batch.size)
         if txn is not None and messages:
             txn.send_finished(self._target, messages, error)
@@ -448,8 +482,17 @@ class PartitionProducer:
 
     def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """SEND_RECEIPT: always for the oldest that is in flight, or for one that was given up before."""
-        self._machine.receipt(sequence_id, ledger_id, entry_id)
-        self._perform()
+        machine = self._machine
+        batch = machine.receipt(sequence_id)
+        if batch is not None:
+            messages, txn = batch.messages, batch.group.txn
+            if messages:
+                self._succeed(batch.tickets, messages, ledger_id, entry_id)
+            self._budget.give_back(messages, batch.size)
+            if txn is not None and messages:
+                txn.send_finished(self._target, messages, None)
+        if machine.effects:
+            self._perform()
 
     def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
         """SEND_ERROR: the one message fails, or the producer ends, or the connection is made again and all is sent again."""
@@ -457,7 +500,8 @@ class PartitionProducer:
         self._perform()
 
     def _on_turn(self) -> None:
-        self._machine.turn_ends()
+        for group in self._machine.turn_ends():
+            self._try_to_seal(group)
         self._perform()
 
     def _on_due(self, now: float) -> None:

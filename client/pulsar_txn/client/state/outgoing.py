@@ -37,7 +37,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import (
@@ -103,6 +103,9 @@ class Cell(NamedTuple):
     act: Act
     to: State
 
+
+_NO_ROWS: Final[list[Any]] = []
+"""Of a batch that is encoded; nobody adds to it."""
 
 _OPEN, _COMPLETE, _SEALED, _WRITTEN, _DOUBTFUL, _REFUSED, _ENDED = State
 _FAILS: Final = Cell(Act.FAIL, State.ENDED)
@@ -208,30 +211,33 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Cell]] = {
 """(state, event) -> act and next state; complete."""
 
 
+_WRITE_SEALED: Final = TRANSITIONS[State.SEALED, Event.WRITE]
+_RECEIPT_WRITTEN: Final = TRANSITIONS[State.WRITTEN, Event.RECEIPT]
+"""Cells of every message, looked up once."""
+
+
 class Effect(enum.IntEnum):
     """The first item of an effect; the others are named here in their order."""
 
     WRITE = 0
-    """buffers, whether nothing else is in flight: one SEND for the connection."""
+    """buffers: one SEND for the connection."""
     ENDED = 1
-    """batch, error or None, ledger id, entry id: its messages have their answer."""
+    """batch, error: its messages fail with it."""
     LEAVE = 2
     """group: call `seal` until it has nothing more."""
-    TURN = 3
-    """Call `turn_ends` at the end of the loop's turn."""
-    AT = 4
+    AT = 3
     """seconds: call `expire` at this time, at the latest."""
-    COUNT = 5
+    COUNT = 4
     """group, messages, bytes: tell the transaction of messages that joined a batch which it knows."""
-    AGAIN = 6
+    AGAIN = 5
     """group: something of its transaction is written a second time."""
-    WATCHED = 7
+    WATCHED = 6
     """token, error or None: what was watched has ended."""
-    ASK = 8
+    ASK = 7
     """batch, error: find out why the broker does not allow it, and say so with `told`."""
-    RECONNECT = 9
+    RECONNECT = 8
     """error: close the connection."""
-    STOP = 10
+    STOP = 9
     """error: the producer can never send again."""
 
 
@@ -297,20 +303,30 @@ class Batch:
         "watches",
     )
 
-    def __init__(self, group: Group, messages: int = 0, size: int = 0, alone: Any = None, encoded: Any = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        state: State,
+        rows: list[Row],
+        tickets: list[Any],
+        messages: int,
+        size: int,
+        alone: Any = None,
+        encoded: Any = None,
+    ) -> None:
         self.group = group
-        self.state = State.OPEN
-        self.rows: list[Row] = []
-        self.tickets: list[Any] = []
+        self.state = state
+        self.rows = rows
+        self.tickets = tickets
         self.messages = messages
         self.size = size
         self.alone = alone
         self.encoded = encoded
         self.sequence_id = -1
         self.highest = -1
-        self.buffers: list[bytes] = []
+        self.buffers: Sequence[bytes] = ()
         self.deadline = math.inf
-        self.watches: list[Watch] = []
+        self.watches: tuple[Watch, ...] = ()
 
 
 class Group:
@@ -339,18 +355,39 @@ class Group:
         return self.unit is not None and self.unit.txn_id is None
 
 
+class Way(enum.IntEnum):
+    """What the shell does with a SEND that leaves."""
+
+    KEEP = 0
+    """Nothing: there is no connection. The next one takes it."""
+    WRITE = 1
+    """Write it with what follows in this turn of the loop."""
+    WRITE_NOW = 2
+    """Write it at once: nothing else is in flight, and somebody may wait for it."""
+
+
+_KEEP, _WRITE, _WRITE_NOW = Way
+
+
 class Todo(enum.IntEnum):
     """What the shell does after a message was queued."""
 
     NOTHING = 0
-    START = 1
-    """Call `started`: the batch has its first message."""
-    LEAVE = 2
+    TURN = 1
+    """Call `turn_ends` at the end of the loop's turn."""
+    LATER = 2
+    """Call `collects`: the batch has its first message, and something is in flight before it."""
+    LEAVE = 3
     """Call `seal` until the group has nothing more."""
+
+
+_NOTHING, _TURN, _LATER, _LEAVE = Todo
 
 
 class Outgoing:
     """The machine. Each method is an event; `effects` is what the shell then performs, in its order, and clears.
+
+    What happens for every message returns what is to be done instead: `add`, `turn_ends`, `leaves` and `receipt`.
 
     `max_messages` and `max_bytes` bound a batch, `delay` is how long one may collect and `send_timeout` how long a message may
     wait for its receipt (both in seconds; None: for ever). All times are seconds of one monotonic clock. With `keyed`, each key
@@ -399,13 +436,15 @@ class Outgoing:
     # --- queueing ---------------------------------------------------------------------------------------------------
 
     def lone(self, row: Row, size: int, ticket: Any) -> Batch:
-        """A message leaves by itself: encode the batch, and call `sealed` or `unsealable`."""
-        batch = Batch(self._single, 1, size)
-        batch.rows.append(row)
-        batch.tickets.append(ticket)
+        """A message leaves by itself: encode the batch, and call `leaves` or `unsealable`."""
+        batch = Batch(self._single, _SEALED, [row], [ticket], 1, size)
         self._single.in_flight += 1
-        self._number(batch)
-        batch.state = State.SEALED
+        if type(row) is bytes:  # it has no id of its own
+            self._numbered_from = following = self.next_sequence_id
+            batch.sequence_id = batch.highest = following or 0
+            self.next_sequence_id = batch.highest + 1
+        else:
+            self._number(batch)
         return batch
 
     def check(self, row: Row, unit: Unit | None) -> None:
@@ -436,62 +475,64 @@ class Outgoing:
             key = unit if name is None else (unit, name)
         return self._groups.get(key) or Group(key, unit, name, txn)
 
-    def has_no_room(self, group: Group, size: int) -> bool:
-        """Whether the open batch leaves before a message of this size is queued: it is COMPLETE then."""
+    def has_room(self, group: Group, size: int) -> bool:
+        """Whether the open batch takes a message of this size. One that does not is COMPLETE then, and leaves before it."""
         batch = group.batch
-        if batch is None or not batch.size or batch.size + size <= self.max_bytes:
-            return False
+        if batch is None or batch.size + size <= self.max_bytes or not batch.size:
+            return True
         self._close(group)
-        return True
+        return False
 
     def add(self, group: Group, row: Row, size: int, ticket: Any) -> Todo:
-        """A message is queued. The transaction knows the first one of a batch, and is told of the others."""
+        """A message is queued, for which the open batch has room (`has_room`).
+
+        The transaction knows the first one of a batch, and is told of the others.
+        """
         batch = group.batch
-        if batch is None:
-            batch = group.batch = Batch(group)
-            self._groups[group.key] = group
-            group.counted, group.counted_size = 1, size
-        batch.rows.append(row)
-        batch.tickets.append(ticket)
-        batch.size += size
-        batch.messages = count = batch.messages + 1
-        if count >= self.max_messages or (batch.size >= self.max_bytes and count > 1):
+        if batch is not None:
+            batch.rows.append(row)
+            batch.tickets.append(ticket)
+            batch.size += size
+            batch.messages += 1
+            if batch.messages < self.max_messages and batch.size < self.max_bytes:
+                return _NOTHING
             self._close(group)
-            return Todo.LEAVE
-        return Todo.START if count == 1 else Todo.NOTHING
+            return _LEAVE
+        group.batch = Batch(group, _OPEN, [row], [ticket], 1, size)
+        group.counted, group.counted_size = 1, size
+        self._groups.pop(group.key, None)  # its place is that of its first message
+        self._groups[group.key] = group
+        if self.max_messages == 1:
+            self._close(group)
+            return _LEAVE
+        if group.in_flight:
+            return _NOTHING if group.waits else _LATER
+        if group.waits:
+            return _NOTHING
+        self._ready.append(group)
+        return _TURN if len(self._ready) == 1 else _NOTHING
+
+    def collects(self, group: Group, now: float) -> None:
+        """The open batch has its first message now, and collects while something is in flight, or for its delay."""
+        group.due = now + self._delay
+        self.effects.append((Effect.AT, group.due))
 
     def group_of_encoded(self, unit: Unit | None, txn: Any = None) -> Group:
         """The group of a batch that was built elsewhere."""
         key: object = object() if self._keyed else unit
         return self._groups.get(key) or Group(key, unit, None, txn)
 
-    def apart(self, batch: Batch, rows: list[Row], ticket: Any) -> None:
-        """A batch that shares nothing is queued, after what was queued before in its group."""
-        group = batch.group
+    def apart(self, group: Group, rows: list[Row], ticket: Any, messages: int, size: int, alone: Any, encoded: Any) -> None:
+        """What shares no batch is queued, after what was queued before in its group: a message, or a batch from elsewhere."""
         self._groups[group.key] = group
         self._close(group)
-        batch.rows, batch.state = rows, State.COMPLETE
-        batch.tickets.append(ticket)
-        group.full.append(batch)
+        group.full.append(Batch(group, _COMPLETE, rows, [ticket], messages, size, alone, encoded))
         self.effects.append((Effect.LEAVE, group))
 
-    def started(self, group: Group, now: float) -> None:
-        """The open batch has its first message: it leaves when the turn ends, or collects while something is in flight."""
-        if group.waits:
-            return
-        self._groups[group.key] = self._groups.pop(group.key)
-        if group.in_flight == 0:
-            if not self._ready:
-                self.effects.append((Effect.TURN,))
-            self._ready.append(group)
-        else:
-            group.due = now + self._delay
-            self.effects.append((Effect.AT, group.due))
-
-    def turn_ends(self) -> None:
-        """The loop's turn ends."""
+    def turn_ends(self) -> list[Group]:
+        """The loop's turn ends: the groups that leave, each until `seal` has nothing more of it."""
         ready, self._ready = self._ready, []
-        self.effects += [(Effect.LEAVE, group) for group in ready]
+        return ready
 
     def flush(self) -> None:
         """What waits in open batches leaves; messages whose transaction is still registering follow by themselves."""
@@ -528,9 +569,9 @@ class Outgoing:
     # --- sealing ----------------------------------------------------------------------------------------------------
 
     def seal(self, group: Group) -> Batch | None:
-        """The next batch of a group that leaves, with its sequence ids: encode it, and call `sealed` or `unsealable`.
+        """The next batch of a group that leaves, with its sequence ids; None without one, or before it is registered.
 
-        None when there is no more, or the transaction is not registered.
+        Encode it, and call `leaves`, after `chunks` when it is several SENDs; or `unsealable`.
         """
         if group.waits:
             return None
@@ -548,16 +589,13 @@ class Outgoing:
             return batch
         return None
 
-    def sealed(self, batch: Batch, sends: list[list[bytes]], now: float) -> None:
-        """A batch is encoded: the buffers of its SEND, or of those of all its chunks."""
-        if len(sends) > 1:
-            for buffers in sends[:-1]:
-                chunk = Batch(batch.group)
-                chunk.tickets, chunk.state = batch.tickets, State.SEALED
-                chunk.sequence_id = chunk.highest = batch.sequence_id
-                batch.group.in_flight += 1
-                self._leaves(chunk, buffers, now)
-        self._leaves(batch, sends[-1], now)
+    def chunks(self, batch: Batch, count: int) -> list[Batch]:
+        """A large message is encoded as several SENDs: a batch with its sequence id for each of its chunks but the last."""
+        batch.group.in_flight += count
+        chunks = [Batch(batch.group, _SEALED, _NO_ROWS, batch.tickets, 0, 0) for _ in range(count)]
+        for chunk in chunks:
+            chunk.sequence_id = chunk.highest = batch.sequence_id
+        return chunks
 
     def unsealable(self, batch: Batch, error: PulsarError) -> None:
         """A batch cannot be encoded. One that is too large is cut in two, which are its group's again; no id is used."""
@@ -573,23 +611,30 @@ class Outgoing:
         """Sequence ids: the program's own where it gave them, else the next ones."""
         self._numbered_from = self.next_sequence_id
         following, rows = self.next_sequence_id or 0, batch.rows
-        given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
-        first = following if given is None else given
-        last = first + batch.messages - 1 if given_last is None else given_last
-        batch.sequence_id, batch.highest = first, max(first, last)
-        self.next_sequence_id = max(following, batch.highest + 1)
+        first, last = following, following + batch.messages - 1
+        if rows and not (type(rows[0]) is bytes and type(rows[-1]) is bytes):
+            given, given_last = row_sequence_id(rows[0]), row_sequence_id(rows[-1])
+            if given is not None:
+                first, last = given, given + batch.messages - 1
+            if given_last is not None:
+                last = given_last
+        batch.sequence_id = first
+        batch.highest = last = max(first, last)
+        self.next_sequence_id = max(following, last + 1)
 
-    def _leaves(self, batch: Batch, buffers: list[bytes], now: float) -> None:
-        batch.buffers, batch.rows, batch.encoded = buffers, [], None
+    def leaves(self, batch: Batch, buffers: list[bytes], now: float) -> Way:
+        """A batch is encoded as one SEND. What is to be done with that."""
+        batch.buffers, batch.rows, batch.encoded = buffers, _NO_ROWS, None
         alone = not self._in_flight
         self._in_flight.append(batch)
-        if self._connected:
-            batch.state = TRANSITIONS[State.SEALED, Event.WRITE].to
-            self.effects.append((Effect.WRITE, buffers, alone))
         if self._send_timeout:
             batch.deadline = now + self._send_timeout
             if alone:
                 self.effects.append((Effect.AT, batch.deadline))
+        if not self._connected:
+            return _KEEP
+        batch.state = _WRITE_SEALED.to
+        return _WRITE_NOW if alone else _WRITE
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
@@ -626,17 +671,19 @@ class Outgoing:
         for batch in self._in_flight:
             self._happens(Event.LOSE, batch)
 
-    def receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
-        """A SEND_RECEIPT has come."""
+    def receipt(self, sequence_id: int) -> Batch | None:
+        """A SEND_RECEIPT has come. The batch whose messages have their ids now; there are effects beside that."""
         in_flight = self._in_flight
         if in_flight and in_flight[0].sequence_id == sequence_id:
             batch = in_flight.popleft()
+            batch.state = (_RECEIPT_WRITTEN if batch.state is _WRITTEN else TRANSITIONS[batch.state, Event.RECEIPT]).to
             if batch.messages:
                 self.last_sequence_id = batch.highest
-            batch.state = TRANSITIONS[batch.state, Event.RECEIPT].to
-            self._ended(batch, None, ledger_id, entry_id)
-        elif self._connected and any(each.sequence_id == sequence_id for each in in_flight):
+            self._follows(batch, None)
+            return batch
+        if self._connected and any(each.sequence_id == sequence_id for each in in_flight):
             self.effects.append((Effect.RECONNECT, ConnectionLost("a receipt was skipped")))
+        return None
 
     def refused(self, sequence_id: int, error: PulsarError, now: float) -> None:
         """A SEND_ERROR has come: the one message fails, or the producer ends, or all is sent again on another connection."""
@@ -685,7 +732,7 @@ class Outgoing:
 
     def watch(self, batch: Batch, token: Any) -> None:
         """Somebody waits for the end of a batch: WATCHED says it."""
-        batch.watches.append(Watch(token))
+        batch.watches += (Watch(token),)
 
     def refuse(self, error: PulsarError) -> None:
         """Nothing is queued any more; what is queued goes on."""
@@ -724,9 +771,10 @@ class Outgoing:
         if act is Act.WRITE or act is Act.REPEAT:
             if act is Act.REPEAT and batch.group.unit is not None:
                 self.effects.append((Effect.AGAIN, batch.group))
-            self.effects.append((Effect.WRITE, batch.buffers, False))
+            self.effects.append((Effect.WRITE, batch.buffers))
         elif act is Act.FAIL:
-            self._ended(batch, error, -1, -1)
+            self.effects.append((Effect.ENDED, batch, error))
+            self._follows(batch, error)
         elif act is Act.ASK:
             self._asked[batch] = error
             self.effects.append((Effect.ASK, batch, error))
@@ -745,14 +793,10 @@ class Outgoing:
             self.effects.append((Effect.COUNT, group, batch.messages - group.counted, batch.size - group.counted_size))
             group.counted, group.counted_size = batch.messages, batch.size
 
-    def _ended(self, batch: Batch, error: BaseException | None, ledger_id: int, entry_id: int) -> None:
+    def _follows(self, batch: Batch, error: BaseException | None) -> None:
         """The batch has its answer; the next one of its group, which waited for this one, leaves."""
-        self.effects.append((Effect.ENDED, batch, error, ledger_id, entry_id))
-        for watch in batch.watches:
-            watch.left -= 1
-            watch.error = watch.error or error
-            if not watch.left:
-                self.effects.append((Effect.WATCHED, watch.token, watch.error))
+        if batch.watches:
+            self._tell(batch.watches, error)
         group = batch.group
         group.in_flight -= 1
         if group.in_flight == 0:
@@ -760,6 +804,13 @@ class Outgoing:
                 self.effects.append((Effect.LEAVE, group))
             elif not group.full and group.key is not None and self._groups.get(group.key) is group:
                 del self._groups[group.key]
+
+    def _tell(self, watches: tuple[Watch, ...], error: BaseException | None) -> None:
+        for watch in watches:
+            watch.left -= 1
+            watch.error = watch.error or error
+            if not watch.left:
+                self.effects.append((Effect.WATCHED, watch.token, watch.error))
 
     @staticmethod
     def _halves(batch: Batch) -> tuple[Batch, Batch]:
@@ -773,7 +824,7 @@ class Outgoing:
 
 def _part(batch: Batch, cut: slice) -> Batch:
     rows = batch.rows[cut]
-    part = Batch(batch.group, len(rows), sum(len(row_payload(each)) for each in rows))
-    part.rows, part.tickets, part.state = rows, batch.tickets[cut], State.COMPLETE
-    part.watches = list(batch.watches)
+    size = sum(len(row_payload(each)) for each in rows)
+    part = Batch(batch.group, _COMPLETE, rows, batch.tickets[cut], len(rows), size)
+    part.watches = batch.watches
     return part
