@@ -49,13 +49,20 @@ quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
 	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)
 
+# The machines' own tests take every branch of them, which is measured where all of them run.
+COVER := --cov=tc/pulsar_txn --cov=rm_producer/pulsar_txn --cov=rm_pending_ack/pulsar_txn --cov-branch --cov-fail-under=100 \
+  --cov-report=term-missing:skip-covered
+export COVERAGE_FILE = $(abspath $(VENV))/.coverage
+PARTLY = $(filter -k -m --collect-only --co --lf --ff -x,$(ARGS))
+
 # The mutants test the tests and not the product: they have a run of their own.
 ELSEWHERE = $(if $(filter tests tests/,$(TESTS)),--ignore=tests/mutants)
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
 	@$(PY) tests/support/postgres.py
 	@$(PY) tests/support/class_archives.py
-	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest $(TESTS) $(ELSEWHERE) $(if $(ELSEWHERE),$(if $(PARTLY),,$(COVER))) -n $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 mutants: $(READY) ## the code is broken on purpose, place after place: a test must notice each
 	$(PY) -m pytest tests/mutants -n $(WORKERS) --dist load $(ARGS)
@@ -77,10 +84,7 @@ else
 endif
 
 coverage: $(READY) ## the machines' own tests take every branch of them
-	$(BIN)/coverage run --branch --source=tc/pulsar_txn,rm_producer/pulsar_txn,rm_pending_ack/pulsar_txn \
-	  --data-file=$(VENV)/.coverage -m pytest -q -p no:cacheprovider tests/tc tests/rm_producer tests/rm_pending_ack
-	$(BIN)/coverage report --data-file=$(VENV)/.coverage --omit='*_pb2.py,*/testing/*,*/testing.py' --fail-under=100 \
-	  --show-missing --skip-covered
+	$(PY) -m pytest tests/tc tests/rm_producer tests/rm_pending_ack $(COVER) -n 2 --dist loadfile --no-loadscope-reorder -q $(ARGS)
 
 lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/ruff check .
