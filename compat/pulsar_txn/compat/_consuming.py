@@ -29,7 +29,7 @@ class Receiving:
 
     @mapped
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return self._twin.is_connected  # type: ignore[no-any-return]  # either kind's
 
 

@@ -87,7 +87,7 @@ class AsyncConsumer(Generic[T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return not self.inside.is_closed and all(part.is_connected for part in self.inside.parts)
 
     @property

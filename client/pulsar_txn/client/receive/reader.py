@@ -40,7 +40,7 @@ class AsyncReader(Generic[T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return self._consumer.is_connected
 
     async def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:

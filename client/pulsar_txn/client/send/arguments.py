@@ -1,4 +1,4 @@
-"""What a program says of a message beside its value, checked before it is queued: a batch is encoded later, as a whole."""
+"""Arguments of a send beside its value, checked before the message is queued: a batch is encoded later, as a whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(key: Any, ordering_key: Any, properties: Any, event_time_ms: Any, sequ
 def alone(
     deliver_at: datetime | None, deliver_after: float | timedelta | None, replicate_to: Sequence[str] | None, now_ms: int
 ) -> Alone:
-    """Why a message shares no batch. InvalidConfiguration, naming the argument, when one of them cannot be sent."""
+    """Return the reason for which a message shares no batch. Raises InvalidConfiguration, which names the argument."""
     due = None
     if deliver_at is not None or deliver_after is not None:
         due = _deliver_at_ms(deliver_at, deliver_after, now_ms)

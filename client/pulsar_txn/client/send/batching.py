@@ -82,7 +82,7 @@ def pack_batch(payload: bytes, num_messages: int, *, compression: int = 0) -> En
 
 
 class Alone(NamedTuple):
-    """Why a message shares no batch: the time of its delivery, the clusters that it goes to (none: by the policies)."""
+    """Reason for which a message shares no batch: its time of delivery, or its clusters (none: by the policies)."""
 
     deliver_at_ms: int | None = None
     replicate_to: tuple[str, ...] = ()

@@ -73,11 +73,11 @@ class Budget:
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     def has_room(self, waiting: int, size: int) -> bool:
-        """Whether another message has room after so many that are on their way here, of `size` bytes together."""
+        """True when another message has room after `waiting` others; `size` is of all of them, in bytes."""
         return self.messages + waiting < self.max_messages and self.bytes + size < self.max_bytes
 
     def refusal(self, topic: str) -> ProducerQueueFull:
-        """Why there is no room."""
+        """Error of a message for which there is no room."""
         return ProducerQueueFull(f"{self.messages} messages with {self.bytes} bytes are in flight to {topic}")
 
     def wake_all(self) -> None:
@@ -136,7 +136,7 @@ class LimitedBudget(Budget):
         return not memory.full and memory.used + size < memory.limit and super().has_room(waiting, size)
 
     def refusal(self, topic: str) -> ProducerQueueFull:
-        """Why there is no room."""
+        """Error of a message for which there is no room."""
         memory = self._memory
         if memory.full:
             return MemoryBufferIsFull(f"{memory.used} bytes of all producers are in flight, memory_limit is {memory.limit}")

@@ -76,7 +76,7 @@ class HalfMessage:
 
 @attrs.frozen
 class HalfSent:
-    """What `execute` is given: the half messages are stored, and no reader sees them.
+    """Argument of `execute`: the half messages are stored, and no reader sees them.
 
     `txn` is their transaction. What `execute` sends or acknowledges in it belongs to the unit too; it must wait for that.
     `message_ids` are in the order of the messages. `data` is what a check of this transaction would be given. `token`: that
@@ -101,7 +101,7 @@ Execute: TypeAlias = Callable[[HalfSent], "LocalOutcome | Awaitable[LocalOutcome
 
 @attrs.frozen
 class HalfTerms:
-    """What a transactional producer is made with; times in seconds or as timedeltas. InvalidConfiguration."""
+    """Terms of a transactional producer; times in seconds or as timedeltas. Raises InvalidConfiguration."""
 
     group: str | None
     check: Check | AsyncCheckGroup
@@ -131,7 +131,7 @@ class HalfTerms:
         self.options()
 
     def terms(self) -> CheckTerms:
-        """How the group is asked."""
+        """Terms on which the group is asked."""
         return CheckTerms(self.concurrency, self.check_timeout, self.on_decided)
 
     def options(self) -> TransactionOptions:
@@ -151,7 +151,7 @@ class Halves:
         self._after = terms.after
 
     def data_of(self, first: HalfMessage, given: bytes | None) -> bytes:
-        """What goes with the question: the program's own bytes, or a picture of the first message. InvalidConfiguration."""
+        """Data of the question: the program's own bytes, or a picture of the first message. Raises InvalidConfiguration."""
         if given is not None:
             return given
         if first.key is not None:

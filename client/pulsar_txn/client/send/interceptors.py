@@ -22,7 +22,7 @@ logger = logging.getLogger("pulsar_txn.client.interceptors")
 
 @attrs.frozen(kw_only=True)
 class OutgoingMessage:
-    """What is about to be sent; `attrs.evolve` makes another one of it."""
+    """Message that is about to be sent; `attrs.evolve` makes another one of it."""
 
     value: Any
     key: str | None = None
@@ -56,7 +56,7 @@ class ProducerChain:
         self._interceptors = tuple(interceptors)
 
     def before(self, message: OutgoingMessage) -> list[OutgoingMessage]:
-        """What each of them makes of it; the last one is sent."""
+        """Message as the interceptors change it, one after the other; the last one is sent."""
         steps = []
         for interceptor in self._interceptors:
             message = guarded(functools.partial(interceptor.before_send, self._producer, message)) or message
@@ -81,7 +81,7 @@ class ProducerChain:
 
 
 def guarded(call: Callable[[], Any]) -> Any:
-    """What the program's code returns; None when it raises, which is logged."""
+    """Result of the program's code; None when it raises, which is logged."""
     try:
         return call()
     except Exception:

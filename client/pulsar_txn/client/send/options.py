@@ -35,7 +35,7 @@ from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 
 
 class AccessMode(enum.IntEnum):
-    """Who may produce to the topic beside this producer (protocol enum ProducerAccessMode)."""
+    """Access of other producers to the topic (protocol enum ProducerAccessMode)."""
 
     SHARED = 0
     """Anybody may."""
@@ -48,7 +48,7 @@ class AccessMode(enum.IntEnum):
 
 
 class Compression(enum.IntEnum):
-    """How payloads are compressed (protocol enum CompressionType)."""
+    """Compression of payloads (protocol enum CompressionType)."""
 
     NONE = 0
     LZ4 = 1
@@ -58,7 +58,7 @@ class Compression(enum.IntEnum):
 
 
 class BatchingType(enum.Enum):
-    """What shares a batch: everything, or only messages of one ordering key, else key (needed by Key_Shared consumers)."""
+    """Messages that share a batch: all, or those of one ordering key, else key (needed by Key_Shared consumers)."""
 
     DEFAULT = "default"
     KEY_BASED = "key_based"
@@ -203,7 +203,7 @@ def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | Non
 
 
 def fields_of(options: ProducerOptions, schema: SchemaInfo | None, name: str, topic_epoch: int | None) -> dict[str, Any]:
-    """What PRODUCER says of the options, of the schema, and of what the broker has said before, if anything."""
+    """Fields of PRODUCER: of the options, of the schema, and of what the broker has said before, if anything."""
     fields: dict[str, Any] = {
         "user_provided_producer_name": options.producer_name is not None,
         "producer_access_mode": int(options.access_mode),

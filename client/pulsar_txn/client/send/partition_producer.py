@@ -104,7 +104,7 @@ class PartitionProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker knows this producer at this moment."""
+        """True while the broker knows this producer."""
         return self._connection is not None
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class PartitionProducer:
         self._budget.wake_all()
 
     def takes(self, size: int) -> bool:
-        """Whether a message of so many bytes would be queued."""
+        """True when a message of so many bytes would be queued."""
         return self._machine.failure is None and size <= self._sealer.max_message_size
 
     # --- adding -----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class PartitionProducer:
         return unit
 
     def _on_ended(self, unit: Unit, _outcome: TxnAction | None) -> None:
-        """It has ended, or can no longer be used; sends of one that is being committed are answered before that."""
+        """A transaction has ended, or can no longer be used; its sends are answered before a commit."""
         error = TransactionAborted("the transaction was over before the message could leave", txn_id=unit.txn_id)
         self._machine.over(unit, error)
 

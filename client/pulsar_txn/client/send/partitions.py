@@ -37,7 +37,7 @@ class Partitions:
         self._chosen()
 
     def _chosen(self) -> None:
-        """How a partition is chosen, for as many as there are now."""
+        """Router of messages, for as many partitions as there are now."""
         self.router = self._new_router(len(self._all))
         """The partition of a key and a payload, where the program names none."""
         self.only = self._all[0] if len(self._all) == 1 else None
@@ -51,7 +51,7 @@ class Partitions:
 
     @property
     def count(self) -> int:
-        """How many there are; 0 for a topic without partitions."""
+        """Number of partitions; 0 for a topic without partitions."""
         return len(self._all) if self._all[0].partition >= 0 and self.topic.partition < 0 else 0
 
     def at(self, index: int) -> PartitionProducer:
@@ -64,7 +64,7 @@ class Partitions:
         raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._all)}")
 
     def take(self, size: int) -> bool:
-        """Whether a message of so many bytes would be queued, whatever its partition is."""
+        """True when a message of so many bytes would be queued, whatever its partition is."""
         return self.only.takes(size) if self.only is not None else all(each.takes(size) for each in self._all)
 
     async def start(self) -> None:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Beside:
-    """What a producer does for the blocking client, which has encoded the value in another thread."""
+    """Producer as the blocking client uses it, which has encoded the value in another thread."""
 
     core: Core
     topic: TopicName
@@ -104,7 +104,7 @@ class AsyncProducer(Generic[T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return not self._closed and all(partition.is_connected for partition in self._partitions)
 
     def __repr__(self) -> str:
@@ -368,7 +368,7 @@ class AsyncProducer(Generic[T]):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _refusal(self) -> PulsarError:
-        """Why nothing can be queued now."""
+        """Reason for which nothing can be queued now."""
         if self._closed:
             return AlreadyClosed(f"the producer of {self.topic} is closed")
         return self._budget.refusal(self.topic)

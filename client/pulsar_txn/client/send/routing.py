@@ -1,4 +1,4 @@
-"""Which partition a message goes to."""
+"""Choice of the partition of a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Router: TypeAlias = Callable[[str | None, bytes], int]
 
 
 class RoutingMode(enum.Enum):
-    """What decides for messages without a key; a message with a key always goes where its key's hash says."""
+    """Choice of a partition for messages without a key; a key's hash decides for all others."""
 
     ROUND_ROBIN = "round_robin"
     """One partition after the other; with batching, a batch each."""

@@ -34,7 +34,7 @@ class Sealer:
         self._lone_bytes = 0
 
     def opened(self, producer_name: str, schema_version: bytes, max_message_size: int) -> None:
-        """What the broker said when it made the producer."""
+        """Take over what the broker said when it made the producer."""
         options = self._options
         self._entries = EntryFactory(producer_name, int(options.compression), schema_version, self._encryptor)
         self.max_message_size = max_message_size

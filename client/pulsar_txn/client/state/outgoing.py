@@ -271,7 +271,7 @@ class Unit:
 
 
 class Watch:
-    """Somebody who waits for the end of a batch, or of both halves of it: `left` of them have not ended."""
+    """One waiter for the end of a batch, or of the batches that it was cut into: `left` of them have not ended."""
 
     __slots__ = ("error", "left", "token")
 
@@ -351,12 +351,12 @@ class Group:
 
     @property
     def waits(self) -> bool:
-        """Whether its transaction has not registered the partition yet."""
+        """True until its transaction has registered the partition."""
         return self.unit is not None and self.unit.txn_id is None
 
 
 class Way(enum.IntEnum):
-    """What the shell does with a SEND that leaves."""
+    """Order to the shell about a SEND that leaves."""
 
     KEEP = 0
     """Nothing: there is no connection. The next one takes it."""
@@ -370,7 +370,7 @@ _KEEP, _WRITE, _WRITE_NOW = Way
 
 
 class Todo(enum.IntEnum):
-    """What the shell does after a message was queued."""
+    """Order to the shell after a message was queued."""
 
     NOTHING = 0
     TURN = 1
@@ -476,7 +476,7 @@ class Outgoing:
         return self._groups.get(key) or Group(key, unit, name, txn)
 
     def has_room(self, group: Group, size: int) -> bool:
-        """Whether the open batch takes a message of this size. One that does not is COMPLETE then, and leaves before it."""
+        """True when the open batch takes a message of this size; else the batch is COMPLETE, and leaves first."""
         batch = group.batch
         if batch is None or batch.size + size <= self.max_bytes or not batch.size:
             return True
@@ -523,7 +523,7 @@ class Outgoing:
         return self._groups.get(key) or Group(key, unit, None, txn)
 
     def apart(self, group: Group, rows: list[Row], ticket: Any, messages: int, size: int, alone: Any, encoded: Any) -> None:
-        """What shares no batch is queued, after what was queued before in its group: a message, or a batch from elsewhere."""
+        """A message or an encoded batch that shares no batch is queued, after all that its group has."""
         self._groups[group.key] = group
         self._close(group)
         group.full.append(Batch(group, _COMPLETE, rows, [ticket], messages, size, alone, encoded))
@@ -535,7 +535,7 @@ class Outgoing:
         return ready
 
     def flush(self) -> None:
-        """What waits in open batches leaves; messages whose transaction is still registering follow by themselves."""
+        """Open batches leave; messages whose transaction is still registering follow by themselves."""
         self.effects += [(Effect.LEAVE, each) for each in self._groups.values() if each.batch is not None or each.full]
 
     def count(self, unit: Unit) -> None:
@@ -723,7 +723,7 @@ class Outgoing:
             self.effects.append((Effect.AT, following))
 
     def outstanding(self) -> list[Batch]:
-        """What has no answer yet, each to be given to `watch`; what is open leaves with the LEAVE that follows."""
+        """Batches without an answer, each to be given to `watch`. Open ones are COMPLETE then: call `flush`."""
         for group in self._groups.values():
             self._close(group)
         batches = [each for each in (*self._asked, *self._in_flight) if each.messages]
@@ -731,7 +731,7 @@ class Outgoing:
         return batches
 
     def watch(self, batch: Batch, token: Any) -> None:
-        """Somebody waits for the end of a batch: WATCHED says it."""
+        """`token` waits for the end of a batch: WATCHED says it."""
         batch.watches += (Watch(token),)
 
     def refuse(self, error: PulsarError) -> None:

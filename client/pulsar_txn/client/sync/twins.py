@@ -293,7 +293,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return self._inner.is_connected
 
     def send(
@@ -516,7 +516,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return self._inner.is_connected
 
     @property
@@ -813,7 +813,7 @@ class Reader(GenericTwin[AsyncReader[T], T]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
+        """True while all partitions are connected."""
         return self._inner.is_connected
 
     def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:
