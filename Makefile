@@ -90,7 +90,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(PY) tests/house/contracts.py
 	$(PY) docs/state_diagrams.py --check
 	$(PY) docs/walks.py --check
 	$(PY) tests/mutants/mutants.py

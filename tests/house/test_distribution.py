@@ -67,7 +67,7 @@ def test_the_wheel_has_every_room_its_types_the_shipped_configuration_and_nothin
     assert {f"pulsar_txn/{room}/py.typed" for room in ROOMS} <= set(names)
     assert "pyspark_pulsar_txn/__init__.py" in names
     assert "pulsar_txn/broker/conf/standalone.conf" in names
-    assert "pulsar_txn/__init__.py" not in names
+    assert {"pulsar_txn/__init__.py", "pulsar_txn/py.typed"} <= set(names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pulsar_txn", "pyspark_pulsar_txn"}
 
 

@@ -52,7 +52,7 @@ def pytest_sessionfinish(session, exitstatus):
 # What all runs import is imported once; each run is a fork of this, since half of its time would be imports otherwise.
 SERVER = """
 import hypothesis.stateful, json, os, pytest, pytest_asyncio.plugin, sys, time, xdist.plugin
-import google.protobuf.message, pulsar_txn.wire.ids, pulsar_txn.wire.pulsar_pb2
+import google.protobuf.message, pulsar_txn, pulsar_txn.wire.ids, pulsar_txn.wire.pulsar_pb2
 
 sys.dont_write_bytecode = True
 for line in sys.stdin:
@@ -62,6 +62,7 @@ for line in sys.stdin:
         os.dup2(output, 1), os.dup2(output, 2)
         os.environ.update(job["environment"])
         sys.path[:0] = job["path"]
+        pulsar_txn.__path__[:0] = [each + "/pulsar_txn" for each in job["path"]]  # found before the copies
         status = int(pytest.main(job["arguments"]))
         sys.stdout.flush()
         os._exit(status)
