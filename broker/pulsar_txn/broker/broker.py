@@ -419,7 +419,7 @@ class Broker:
         return handle, log
 
     def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
-        """Whether acknowledgements in transactions were ever made there."""
+        """True if acknowledgements in transactions were ever made there."""
         return subscription.durable and self.store.exists(pending_ack_log_name(topic.name, subscription.name))
 
     async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
@@ -456,7 +456,7 @@ class Broker:
 
     @property
     def under_pressure(self) -> bool:
-        """Whether the store has too much in flight, so that no client is read."""
+        """True if the store has too much in flight, so that no client is read."""
         return self._clients.under_pressure
 
     async def keep_alive(self) -> None:

@@ -142,7 +142,7 @@ def _no_time(what: str, value: object) -> InvalidConfiguration:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it can be counted with: numbers of other libraries can as well, and text can not."""
+    """True if it can be counted with: numbers of other libraries can as well, and text can not."""
     return hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
 
 

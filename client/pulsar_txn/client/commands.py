@@ -236,7 +236,7 @@ async def _consume(
     acknowledge: bool,
     as_json: bool,
 ) -> bool:
-    """Whether as many came as were asked for."""
+    """True if as many came as were asked for."""
     async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS, **shown) as client:
         consumer = await client.subscribe(topic, subscription, **options)
         received = 0

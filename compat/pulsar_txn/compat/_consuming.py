@@ -104,7 +104,7 @@ async def get_last_message_id(self: Consuming) -> MessageId:
 
 
 async def has_message_available(self: Receiving) -> bool:
-    """Whether `read_next` would find a message that is stored at this moment."""
+    """True if `read_next` would find a message that is stored at this moment."""
     found: bool = await done(self._twin.has_message_available())
     return found
 

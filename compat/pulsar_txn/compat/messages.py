@@ -55,7 +55,7 @@ class EncryptionContext:
         return self._context.batch_size or -1
 
     def is_decryption_failed(self) -> bool:
-        """Whether the message was handed out as it came."""
+        """True if the message was handed out as it came."""
         return self._context.decryption_failed
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class Message:
         return self._message.producer_name
 
     def has_null_value(self) -> bool:
-        """Whether it is a tombstone."""
+        """True if it is a tombstone."""
         return self._message.is_tombstone
 
     def encryption_context(self) -> EncryptionContext | None:

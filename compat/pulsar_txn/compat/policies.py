@@ -56,7 +56,7 @@ class ConsumerKeySharedPolicy:
 
     @property
     def allow_out_of_order_delivery(self) -> bool:
-        """Whether order may suffer when consumers come."""
+        """True if order may suffer when consumers come."""
         return self._out_of_order
 
     @property

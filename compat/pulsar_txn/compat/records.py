@@ -28,7 +28,7 @@ class Field:
         return self._default
 
     def writes_default(self) -> bool:
-        """Whether the record's definition has the default."""
+        """True if the record's definition has the default."""
         return self._required_default
 
     def definition(self, _known: set[str]) -> Any:

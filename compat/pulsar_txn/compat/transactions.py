@@ -57,7 +57,7 @@ class Unit:
 
     @property
     def doomed(self) -> bool:
-        """Whether an operation failed, so that it can only be aborted."""
+        """True if an operation failed, so that it can only be aborted."""
         return bool(self._refused) or self._native.doomed
 
     @property

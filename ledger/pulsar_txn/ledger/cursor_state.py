@@ -93,7 +93,7 @@ class CursorState:
         return {entry: left for number in self._order for entry, left in sorted(self._sets.get(number, {}).items())}
 
     def is_deleted(self, entry: int) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
         if entry <= self.mark:
             return True
         bits = self._bits.get(entry >> _SHIFT)

@@ -304,7 +304,7 @@ class BaseCursor:
         return self._ticket
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
         entry = position[1] if position[0] == self.log.ledger_id else self.log.entry_of(position)
         state = self.state
         return entry <= state.mark or (state.deleted_count > 0 and state.is_deleted(entry))
@@ -405,7 +405,7 @@ class BaseCursor:
         return self.state.bytes
 
     def state_full(self) -> bool:
-        """Whether the store keeps as much state as it may."""
+        """True if the store keeps as much state as it may."""
         tally = self.log.store.tally
         return tally.bytes >= tally.max_bytes
 

@@ -235,7 +235,7 @@ class Host(Generic[RequestT, RecordT]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer of this host."""
+        """True if somebody waits for an answer of this host."""
         return bool(self._waiting or self._awaiting)
 
     def start(self) -> None:
@@ -285,7 +285,7 @@ class Host(Generic[RequestT, RecordT]):
             self._not_carried_out(request, error)
 
     def _held_back(self, request: RequestT, reserve: bool) -> bool:
-        """Whether a request cannot be decided now: it is refused, or waits."""
+        """True if a request cannot be decided now: it is refused, or waits."""
         if not self.ready:
             _refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
             return True
@@ -532,7 +532,7 @@ class Host(Generic[RequestT, RecordT]):
         return {name: place.applied for name, place in self.places.items()}
 
     def is_durable(self, covers: Mapping[str, Position]) -> bool:
-        """Whether everything up to these positions is confirmed."""
+        """True if everything up to these positions is confirmed."""
         return all(position <= self.places[name].confirmed for name, position in covers.items())
 
     def trim(self, covers: Mapping[str, Position]) -> None:
@@ -563,7 +563,7 @@ class Host(Generic[RequestT, RecordT]):
 
 
 def _is_later(positions: _Later) -> bool:
-    """Whether one of these positions is not durable yet."""
+    """True if one of these positions is not durable yet."""
     return any(position > place.confirmed for place, position in positions)
 
 

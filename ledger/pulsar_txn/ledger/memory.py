@@ -162,7 +162,7 @@ class MemoryStore:
         return log
 
     def exists(self, name: str) -> bool:
-        """Whether there is a log of this name."""
+        """True if there is a log of this name."""
         return name in self._durable.logs
 
     @property

@@ -281,7 +281,7 @@ class LeasedLog(Protocol):
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody else can lead the log at this moment. False for a process that was stopped past its lease."""
+        """True if nobody else can lead the log at this moment. False for a process that was stopped past its lease."""
 
     def refresh(self) -> Position:
         """Append a record that means nothing; once its position is confirmed, this process led until then.
@@ -318,7 +318,7 @@ class Cursor(Protocol):
         """Number of the last durable change."""
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
 
     def ack_set(self, position: Position) -> int | None:
         """The entry's ack set when a part of its batch is acknowledged, else None."""
@@ -357,7 +357,7 @@ class Cursor(Protocol):
         """What the acknowledgements after mark_delete take in memory, about; at no cost."""
 
     def state_full(self) -> bool:
-        """Whether the store keeps as much state as it may: acknowledgements that take more of it are to be refused.
+        """True if the store keeps as much state as it may: acknowledgements that take more of it are to be refused.
 
         The owner asks before it accepts them. What was accepted is never refused here.
         """
@@ -415,7 +415,7 @@ class LogStore(Protocol):
         """
 
     def exists(self, name: str) -> bool:
-        """Whether there is a log of this name."""
+        """True if there is a log of this name."""
 
     @property
     def log_count(self) -> int:
@@ -443,7 +443,7 @@ class LogStore(Protocol):
 
     @property
     def disk_full(self) -> bool:
-        """Whether new data is refused with DiskFull until there is room."""
+        """True if new data is refused with DiskFull until there is room."""
 
     async def close(self) -> None:
         """Flush and close everything. Idempotent."""

@@ -20,7 +20,7 @@ Bits: TypeAlias = int | None
 
 
 def overlaps(left: Bits, right: Bits) -> bool:
-    """Whether two non-empty sets share a message."""
+    """True if two non-empty sets share a message."""
     return left is None or right is None or left & right != 0
 
 
@@ -44,7 +44,7 @@ def difference(left: Bits, right: Bits, batch_size: int) -> Bits:
 
 
 def contains(outer: Bits, inner: Bits) -> bool:
-    """Whether `outer` covers all of `inner`."""
+    """True if `outer` covers all of `inner`."""
     return outer is None or (inner is not None and inner & ~outer == 0)
 
 
@@ -57,7 +57,7 @@ def up_to(cumulative: AckItem, position: Position, bits: Bits) -> Bits:
 
 
 def reaches(cumulative: AckItem, other: AckItem) -> bool:
-    """Whether one cumulative item covers everything that another one covers."""
+    """True if one cumulative item covers everything that another one covers."""
     return other[0] < cumulative[0] or (other[0] == cumulative[0] and contains(cumulative[1], other[1]))
 
 

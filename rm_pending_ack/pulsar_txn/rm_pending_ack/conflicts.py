@@ -50,7 +50,7 @@ def merged(items: Iterable[AckItem]) -> tuple[AckItem, ...]:
 
 
 def is_repeat(own: Held | None, key: AckKey | None, items: Iterable[AckItem], *, cumulative: bool) -> bool:
-    """Whether the transaction has taken this request: with an equal key and equal items. Refuses a key of other items."""
+    """True if the transaction has taken this request: with an equal key and equal items. Refuses a key of other items."""
     if own is None or key is None or (taken := own.keys.get(key)) is None:
         return False
     if taken != content_of(items, cumulative=cumulative):
@@ -108,7 +108,7 @@ def _last_of(cumulative: AckItem) -> Bits:
 
 
 def covers_some(held: Held, cumulative: AckItem) -> bool:
-    """Whether a cumulative item covers something that a transaction holds individually."""
+    """True if a cumulative item covers something that a transaction holds individually."""
     lowest = held.lowest()
     return lowest is not None and up_to(cumulative, lowest, held.items[lowest][0]) != 0
 

@@ -236,7 +236,7 @@ class PendingAckHandle:
             raise Refusal(ServerError.TooManyRequests, f"{text}; {advice}")
 
     def _has_to_ask(self, txn_id: TxnId, event: Event) -> bool:
-        """Whether the coordinator has to be asked before an ack goes on. Refusal when the transaction is over here."""
+        """True if the coordinator has to be asked before an ack goes on. Refusal when the transaction is over here."""
         state = self._state.state_of(txn_id)
         cell = TRANSITIONS[state, event]
         if cell.code is not None:
@@ -295,7 +295,7 @@ class PendingAckHandle:
         return self._step(record, _move((), cumulative, state.sequence + len(step.records) + 1), before=step)
 
     def _touches(self, cumulative: AckItem) -> bool:
-        """Whether open transactions hold anything that a cumulative ack covers."""
+        """True if open transactions hold anything that a cumulative ack covers."""
         slot = self._state.slot
         if slot is not None and slot.cumulative is not None and reaches(cumulative, slot.cumulative):
             return True

@@ -24,7 +24,7 @@ class CursorView(Protocol):
         """Everything up to here is acknowledged."""
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
 
     def ack_set(self, position: Position) -> int | None:
         """Bits of the batch indexes not acknowledged yet when a part is, else None."""

@@ -78,7 +78,7 @@ class ListedCursor:
         return at(entry - 1)
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
         return messages_of(self.sizes, (position, None, 0)) <= self.acked
 
     def ack_set(self, position: Position) -> int | None:

@@ -140,10 +140,10 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
         """Readers may see entries up to here, as far as they are confirmed; EARLIEST until `recovered`."""
 
     def is_hidden(self, position: Position, header: EntryHeader) -> bool:
-        """Whether an entry at or below max_read_position is not for readers: a marker, or of an aborted transaction."""
+        """True if an entry at or below max_read_position is not for readers: a marker, or of an aborted transaction."""
 
     def is_aborted(self, txn_id: TxnId) -> bool:
-        """Whether the transaction is known as aborted here."""
+        """True if the transaction is known as aborted here."""
 
     def first_position(self, txn_id: TxnId) -> Position | None:
         """The position of an open transaction's first entry; None when it is not ongoing here."""

@@ -128,7 +128,7 @@ class SentIds:
         self._ranges = ranges
 
     def check_invariants(self) -> bool:
-        """Whether ranges and entries are in order, below the highest id, and not more than may be."""
+        """True if ranges and entries are in order, below the highest id, and not more than may be."""
         ranges, entries = list(_pairs(self.image()[0])), self._entries
         apart = all(low[1] + 1 < high[0] for low, high in pairwise(ranges)) and len(ranges) <= MAX_RANGES
         in_order = list(entries[::3]) == sorted(entries[::3]) and len(entries) <= 3 * MAX_ENTRIES

@@ -66,7 +66,7 @@ class SentMessages:
         self._names: dict[str, list[int]] = {}  # derived: highest id, and in how many open transactions
 
     def is_repeat(self, txn_id: TxnId, header: EntryHeader) -> bool:
-        """Whether the open transaction has this entry already. Refusal NotAllowedError when it has another one with its ids."""
+        """True if the open transaction has this entry already. Refusal NotAllowedError when it has another one with its ids."""
         senders = self._of.get(txn_id)
         if senders is None or (ids := senders.of(header.producer_name)) is None:
             return False

@@ -87,11 +87,11 @@ class TopicTransactionBuffer:
         return self._max_read if self._ready else EARLIEST
 
     def is_hidden(self, position: Position, header: EntryHeader) -> bool:
-        """Whether an entry at or below max_read_position is not for readers: a marker, or of an aborted transaction."""
+        """True if an entry at or below max_read_position is not for readers: a marker, or of an aborted transaction."""
         return header.marker_type is not None or (header.txn_id is not None and header.txn_id in self._aborted)
 
     def is_aborted(self, txn_id: TxnId) -> bool:
-        """Whether the transaction is known as aborted here."""
+        """True if the transaction is known as aborted here."""
         return txn_id in self._aborted
 
     def state_of(self, txn_id: TxnId) -> TxnState:

@@ -47,12 +47,12 @@ class ExtraState:
 
     @property
     def is_plain(self) -> bool:
-        """Whether readers that know nothing of groups and prepared transactions miss nothing."""
+        """True if readers that know nothing of groups and prepared transactions miss nothing."""
         return not self.marked and not self.tokens
 
     @property
     def were_parked(self) -> bool:
-        """Whether readers that know nothing of parked transactions would miss something."""
+        """True if readers that know nothing of parked transactions would miss something."""
         return bool(self._were_parked)
 
     def entered(self, txn: Transaction) -> None:
@@ -184,7 +184,7 @@ class ExtraState:
 
 
 def _has_parked(extras: Extras) -> bool:
-    """Whether it is parked, or was."""
+    """True if it is parked, or was."""
     return extras.parked_ms is not None or extras.resumed_ms is not None
 
 

@@ -437,7 +437,7 @@ class CoordinatorState:
 
 
 def _waits_for_time(txn: Transaction) -> bool:
-    """Whether its timeout ends it."""
+    """True if its timeout ends it."""
     return txn.status is OPEN and not txn.is_parked
 
 

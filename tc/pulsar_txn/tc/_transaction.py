@@ -74,7 +74,7 @@ class Transaction:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits for an operator; then it is OPEN."""
+        """True if it waits for an operator; then it is OPEN."""
         return self.extras is not None and self.extras.parked_ms is not None
 
     def image(self) -> Image:

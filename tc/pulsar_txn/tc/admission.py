@@ -81,7 +81,7 @@ class Limits:
         self.check_bytes(state, txn.bytes)
 
     def can_park(self, state: CoordinatorState, more: int, added: int) -> bool:
-        """Whether one transaction more may be parked beside `more` others; all of these have `added` bytes."""
+        """True if one transaction more may be parked beside `more` others; all of these have `added` bytes."""
         parked, size = len(state.extra.parked_ms) + more, state.extra.parked_bytes + added
         return (not self.max_parked or parked < self.max_parked) and (not self.max_state_bytes or size <= self.max_state_bytes)
 

@@ -124,7 +124,7 @@ class CheckTimes:
         return len(self._lapses) + len(self._out) + sum(map(len, self._waiting.values()))
 
     def is_out(self, least: int) -> bool:
-        """Whether a member has a question about it."""
+        """True if a member has a question about it."""
         return least in self._out
 
     def put_off(self, least: int, until_ms: int) -> None:

@@ -159,7 +159,7 @@ class _Aborts:
 
 
 def _is_known(fencing: Fencing, owner: Owner) -> bool:
-    """Whether this epoch was seen before."""
+    """True if this epoch was seen before."""
     principal, identity = owner
     assert identity is not None  # noqa: S101 - a TakeOver names it
     known = fencing.epochs.get((principal, identity[0]))

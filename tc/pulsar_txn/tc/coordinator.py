@@ -275,7 +275,7 @@ class TransactionCoordinator:
         return self._state.newest_time_ms
 
     def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
-        """Whether the transaction is OPEN here with this participant."""
+        """True if the transaction is OPEN here with this participant."""
         txn = self._state.transactions.get(txn_id.least)
         if txn is None or txn.status is not OPEN or txn.txn_id.most != txn_id.most:
             return False
@@ -283,7 +283,7 @@ class TransactionCoordinator:
         return topic in txn.topics if subscription is None else (topic, subscription) in txn.subscriptions
 
     def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool:
-        """Whether a client with this principal opened the transaction. False for one that is not known, or not any more."""
+        """True if a client with this principal opened the transaction. False for one that is not known, or not any more."""
         txn = self._state.transactions.get(txn_id.least)
         if txn is not None:
             return txn.txn_id.most == txn_id.most and txn.owner[0] == principal
@@ -305,7 +305,7 @@ class TransactionCoordinator:
         return self._state.last_applied
 
     def holds(self, service: int, position: Position) -> bool:
-        """Whether this log holds what a life had written up to a position: see `lives`."""
+        """True if this log holds what a life had written up to a position: see `lives`."""
         return self._state.lives.holds(service, position, self._state.last_applied)
 
     @property
@@ -651,7 +651,7 @@ class TransactionCoordinator:
         return UNKNOWN, None
 
     def _is_of_its_life(self, txn_id: TxnId) -> bool:
-        """Whether the life that gave this `least` gives such lanes. Else the id is of a life that this log does not know."""
+        """True if the life that gave this `least` gives such lanes. Else the id is of a life that this log does not know."""
         return self._lanes is None or self._state.lives.of(txn_id.least) == lives.service_of(lane_of(txn_id.most))
 
     def _live(self, request: BeginLife | ReleaseHeld, now_ms: int) -> Step[Record]:

@@ -65,7 +65,7 @@ class Fencing:
             raise fenced(identity[0])
 
     def is_fenced(self, owner: Owner) -> bool:
-        """Whether a higher epoch of the same transactional id was seen."""
+        """True if a higher epoch of the same transactional id was seen."""
         principal, identity = owner
         if identity is None:
             return False

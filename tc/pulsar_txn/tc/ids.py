@@ -62,7 +62,7 @@ def most_of_lane(tc_id: int, lane: int) -> int:
 
 
 def has_lane(most: int) -> bool:
-    """Whether `most_of_lane` has made these upper id bits."""
+    """True if `most_of_lane` has made these upper id bits."""
     return bool(most & LANE_BIT)
 
 

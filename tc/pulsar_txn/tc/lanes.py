@@ -152,12 +152,12 @@ class Lanes:
         return (self.kept[lane].least for lane in self._open.get(incarnation, ()))
 
     def has_lost_client(self, lane: int) -> bool:
-        """Whether the client of a lane that is out of use has gone, or has a successor."""
+        """True if the client of a lane that is out of use has gone, or has a successor."""
         held = self.kept.get(lane)
         return held is not None and held.state is Lane.PARKED and held.holder.incarnation is not None
 
     def are_many(self, incarnation: Incarnation) -> bool:
-        """Whether one record would work long on the lanes of an incarnation."""
+        """True if one record would work long on the lanes of an incarnation."""
         return len(self._bound.get(incarnation, ())) > LANES_AT_ONCE
 
     def unfinished_before(self, owner: Owner) -> TxnId | None:

@@ -37,11 +37,11 @@ class Leases:
         self._heard.move_to_end(incarnation, last=False)
 
     def is_ended(self, incarnation: Incarnation) -> bool:
-        """Whether `end` was called for it, and it holds something still."""
+        """True if `end` was called for it, and it holds something still."""
         return incarnation in self._ended
 
     def has_left(self, incarnation: Incarnation) -> bool:
-        """Whether it has said goodbye, and holds something still."""
+        """True if it has said goodbye, and holds something still."""
         return self._ended.get(incarnation, False)
 
     def forget(self, incarnation: Incarnation) -> None:

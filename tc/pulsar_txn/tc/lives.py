@@ -100,7 +100,7 @@ class Lives:
         return NO_SERVICE if len(self.kept) < _MOST_LIVES else None
 
     def holds(self, service: int, position: Position, last_applied: Position) -> bool:
-        """Whether this log holds what a life had written up to a position."""
+        """True if this log holds what a life had written up to a position."""
         for at, life in enumerate(self.kept):
             if life.service == service:
                 following = self.kept[at + 1].begins_at if at + 1 < len(self.kept) else None

@@ -15,7 +15,7 @@ ANYBODY: Final[Owner] = (None, None)
 
 
 def is_permitted(owner: Owner | None, asker: Owner) -> bool:
-    """Whether `asker` may act on a transaction of `owner`: it has the same principal, and the identity that the owner named.
+    """True if `asker` may act on a transaction of `owner`: it has the same principal, and the identity that the owner named.
 
     What was begun without a principal is for nobody who has one: it was begun before authentication was switched on, and
     nobody can show that it is theirs.
@@ -26,7 +26,7 @@ def is_permitted(owner: Owner | None, asker: Owner) -> bool:
 
 
 def is_older(owner: Owner, than: Owner) -> bool:
-    """Whether both have the same transactional id, and `owner` has a lower epoch."""
+    """True if both have the same transactional id, and `owner` has a lower epoch."""
     (principal, identity), (other, newer) = owner, than
     if identity is None or newer is None or principal != other:
         return False

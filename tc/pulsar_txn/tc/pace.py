@@ -33,15 +33,15 @@ class SnapshotPace:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a whole round was applied since the start."""
+        """True if a whole round was applied since the start."""
         return self.applied >= self.every
 
     def ends_round(self, step: Step[Record]) -> bool:
-        """Whether a record of `step` completes a round."""
+        """True if a record of `step` completes a round."""
         return len(step.records) + len(step.trailing) >= self.left
 
     def pays_for(self, step: Step[Record], objects: int) -> bool:
-        """Whether enough records were written, those of `step` included, for a snapshot of so many objects."""
+        """True if enough records were written, those of `step` included, for a snapshot of so many objects."""
         since = self.applied + len(step.records) + len(step.trailing) - self._at_snapshot
         return since * _OBJECTS_PER_RECORD >= objects
 

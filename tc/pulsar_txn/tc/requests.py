@@ -325,13 +325,13 @@ class Coordinator(Machine[Request, Any], Protocol):
         """The newest time in the log, below which the host's clock must never fall (H6)."""
 
     def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
-        """Whether the transaction is OPEN with this participant, by all records that were applied.
+        """True if the transaction is OPEN with this participant, by all records that were applied.
 
         The host asks it on the way of each transaction's first send and acknowledgement, instead of `IsRegistered`.
         """
 
     def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool:
-        """Whether a client with this principal opened the transaction. False for one that is not known, or not any more.
+        """True if a client with this principal opened the transaction. False for one that is not known, or not any more.
 
         The host asks it on the way of each send and acknowledgement of a client that has a principal.
         """

@@ -40,7 +40,7 @@ class EndedTokens:
             del self.kept[oldest[0]]
 
     def opens(self, least: int, token: bytes) -> bool:
-        """Whether this is the token of that transaction."""
+        """True if this is the token of that transaction."""
         kept = self.kept.get(least)
         return kept is not None and is_same(kept, token)
 
@@ -57,5 +57,5 @@ class EndedTokens:
 
 
 def is_same(one: bytes, other: bytes) -> bool:
-    """Whether two tokens are equal; the time it takes tells nothing about where they differ."""
+    """True if two tokens are equal; the time it takes tells nothing about where they differ."""
     return hmac.compare_digest(one, other)

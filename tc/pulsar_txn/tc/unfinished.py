@@ -36,7 +36,7 @@ class UnfinishedEnds:
             yield self.waiting.popleft()
 
     def __bool__(self) -> bool:
-        """Whether something is left to carry out."""
+        """True if something is left to carry out."""
         while self.waiting and self.waiting[0] not in self._ending:
             self.waiting.popleft()
         return bool(self.waiting)

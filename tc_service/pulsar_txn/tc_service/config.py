@@ -126,12 +126,12 @@ class CoordinatorConfig:
 
     @property
     def has_front(self) -> bool:
-        """Whether there is a front for unchanged clients."""
+        """True if there is a front for unchanged clients."""
         return self.front_service_port is not None or self.front_service_port_tls is not None
 
     @property
     def has_http(self) -> bool:
-        """Whether it answers over HTTP."""
+        """True if it answers over HTTP."""
         return self.web_service_port is not None or self.web_service_port_tls is not None
 
     def serving(self) -> BrokerConfig:

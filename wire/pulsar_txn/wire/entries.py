@@ -113,7 +113,7 @@ def read_metadata(entry: bytes | memoryview) -> pb.MessageMetadata:
 
 
 def is_encrypted(entry: bytes | memoryview) -> bool:
-    """Whether the metadata names the key that the payload is encrypted with; no for a metadata that cannot be read."""
+    """True if the metadata names the key that the payload is encrypted with; no for a metadata that cannot be read."""
     try:
         return len(read_metadata(entry).encryption_keys) > 0
     except MalformedFrame:

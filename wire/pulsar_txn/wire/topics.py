@@ -102,7 +102,7 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether entries are stored."""
+        """True if entries are stored."""
         return self.domain == "persistent"
 
     @property
@@ -184,5 +184,5 @@ def why_reserved(name: TopicName) -> str | None:
 
 
 def is_transaction_internal(name: str) -> bool:
-    """Whether a full name belongs to the transaction machinery: clients may not create it, listings leave it out."""
+    """True if a full name belongs to the transaction machinery: clients may not create it, listings leave it out."""
     return name.startswith((ASSIGN_TOPIC, TRANSACTION_LOG_PREFIX)) or name.endswith(PENDING_ACK_SUFFIX)

@@ -56,7 +56,7 @@ class Coordinated:
     role: Callable[[web.Request], str | None] = _nobody
 
     def may_see(self, request: web.Request, owner: str | None) -> bool:
-        """Whether a transaction of `owner` exists for the request."""
+        """True if a transaction of `owner` exists for the request."""
         return self.is_operator(request) or (owner is not None and owner == self.role(request))
 
 

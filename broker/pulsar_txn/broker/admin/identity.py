@@ -41,7 +41,7 @@ class Rules:
     own: Collection[Handler] = ()
 
     def needs_operator(self, request: web.Request) -> bool:
-        """Whether this request is for operators."""
+        """True if this request is for operators."""
         handler = request.match_info.handler
         return handler in self.operators or (request.method not in _READS and handler not in self.own)
 

@@ -87,7 +87,7 @@ class _Refused(asyncio.Protocol):
 
 
 def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
-    """Whether a failure is the broker's: bytes that are not HTTP are answered 400, and do not fill the log."""
+    """True if a failure is the broker's: bytes that are not HTTP are answered 400, and do not fill the log."""
     return record.exc_info is None or not isinstance(record.exc_info[1], malformed)
 
 

@@ -106,7 +106,7 @@ class Limits:
                     del self._at_most[key]
 
     def has_room(self, role: str | None, kind: str, most: int, count: Callable[[Any], int]) -> bool:
-        """Whether the clients of a role may have one more of something; `count`: how many a session has.
+        """True if the clients of a role may have one more of something; `count`: how many a session has.
 
         They are counted when there may be too many: until then it is enough to add what was let in.
         """

@@ -40,7 +40,7 @@ class LoopBudget:
         self.waiters = 0
 
     def is_spent(self) -> bool:
-        """Whether long work has to wait for another turn of the loop; the first one that asks in a turn need not."""
+        """True if long work has to wait for another turn of the loop; the first one that asks in a turn need not."""
         if self._is_open:
             return self._monotonic() >= self._until
         self._is_open = True

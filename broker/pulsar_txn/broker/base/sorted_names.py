@@ -60,7 +60,7 @@ class SortedNames:
         return (piece[bisect_right(piece, after) :], *self._pieces[place + 1 :])
 
     def add(self, name: str) -> bool:
-        """Whether it is new."""
+        """True if it is new."""
         return bool(self.add_all((name,)))
 
     def add_all(self, names: Iterable[str]) -> list[str]:
@@ -78,7 +78,7 @@ class SortedNames:
         return new
 
     def discard(self, name: str) -> bool:
-        """Whether it was there."""
+        """True if it was there."""
         if name not in self:
             return False
         at = bisect_left(self._lasts, name)

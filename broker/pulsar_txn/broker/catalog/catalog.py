@@ -76,7 +76,7 @@ class Catalog:
     # ---- topics
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether a persistent topic (or one partition) is there."""
+        """True if a persistent topic (or one partition) is there."""
         return self._store.exists(log_name(topic))
 
     async def partitions(self, topic: TopicName) -> int:

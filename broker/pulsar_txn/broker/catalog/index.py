@@ -36,7 +36,7 @@ class _Namespace:
         return not self.listed and not self.partitioned
 
     def is_partition(self, name: TopicName) -> bool:
-        """Whether a name is one of the partitions of a partitioned topic here."""
+        """True if a name is one of the partitions of a partitioned topic here."""
         return 0 <= name.partition < self.counts.get(str(name.base), 0)
 
 
@@ -94,7 +94,7 @@ class TopicIndex:
         return list(self._namespaces.get(tenant, ()))
 
     def has(self, tenant: str, namespace: str) -> bool:
-        """Whether a namespace has topics."""
+        """True if a namespace has topics."""
         return self._find(tenant, namespace) is not None
 
     # ---- changes

@@ -36,7 +36,7 @@ class TopicRules:
     max_delay_ms: int
 
     def is_too_late(self, header: EntryHeader) -> bool:
-        """Whether a message asks for a longer delay than is allowed."""
+        """True if a message asks for a longer delay than is allowed."""
         if header.hints is None or header.hints.deliver_at_ms is None or not self.delays or not self.max_delay_ms:
             return False
         return header.hints.deliver_at_ms - header.publish_time_ms > self.max_delay_ms
@@ -71,7 +71,7 @@ class Namespaces:
         return {*_ALWAYS.get(tenant, ()), *made, *self._index.namespaces(tenant)}
 
     async def has(self, tenant: str, namespace: str) -> bool:
-        """Whether a namespace is one of `of_tenant`."""
+        """True if a namespace is one of `of_tenant`."""
         if namespace in _ALWAYS.get(tenant, ()) or self._index.has(tenant, namespace):
             return True
         return await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}") is not None

@@ -39,11 +39,11 @@ class Coordinating(Protocol):
 
     @property
     def ends_groups(self) -> bool:
-        """Whether the coordinators end several transactions by one record."""
+        """True if the coordinators end several transactions by one record."""
 
     @property
     def checks(self) -> bool:
-        """Whether the coordinators ask check groups, prepare, and open by a nonce."""
+        """True if the coordinators ask check groups, prepare, and open by a nonce."""
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as clients know it, and its cluster; that is empty where there is one cluster only."""

@@ -17,7 +17,7 @@ class GroupMember:
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes what it is sent."""
+        """True if it takes what it is sent."""
         return self._connection.writable
 
     def ask(self, question: AskProducer, begins: bool) -> None:

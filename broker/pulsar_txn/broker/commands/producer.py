@@ -60,7 +60,7 @@ async def _open(session: Session, body: Any) -> None:
 
 
 def _refuses_gaps(topic: AnyTopic, body: Any) -> bool:
-    """Whether the producer asks for sequence ids without gaps. Refusal NotAllowedError where nobody keeps them."""
+    """True if the producer asks for sequence ids without gaps. Refusal NotAllowedError where nobody keeps them."""
     if not any(each.key == REFUSE_GAPS and each.value.lower() == "true" for each in body.metadata):
         return False
     if not isinstance(topic, Topic) or not topic.deduplicates:

@@ -83,7 +83,7 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a publish is not answered yet."""
+        """True if a publish is not answered yet."""
         return self.pending_sends > 0
 
     def writable_changed(self, *, writable: bool) -> None:
@@ -139,7 +139,7 @@ class Session:
     # ---- owner of producers
 
     async def is_alive(self) -> bool:
-        """Whether the client answers; if it does not, its connection and all it holds are gone afterwards."""
+        """True if the client answers; if it does not, its connection and all it holds are gone afterwards."""
         return await self.connection.is_alive()
 
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:

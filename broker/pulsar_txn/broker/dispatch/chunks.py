@@ -34,7 +34,7 @@ class Chunks:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many chunks wait that nothing more is read before some of them could go."""
+        """True if so many chunks wait that nothing more is read before some of them could go."""
         return len(self._waiting) >= MAX_WAITING
 
     def taker(

@@ -17,7 +17,7 @@ class ConsumerOwner(Protocol):
     """The connection of a consumer."""
 
     async def is_alive(self) -> bool:
-        """Whether the client answers; if not, this connection and what it holds are gone afterwards."""
+        """True if the client answers; if not, this connection and what it holds are gone afterwards."""
 
     writable: bool
 

@@ -126,7 +126,7 @@ class DelayedPositions:
         return ticks[0] if ticks else None
 
     def must_look(self, now_ms: float) -> bool:
-        """Whether something is due that was forgotten, and nothing that is remembered."""
+        """True if something is due that was forgotten, and nothing that is remembered."""
         forgotten = self._forgotten is not None and self._forgotten * self._tick_ms <= now_ms
         return forgotten and not self._has_due(now_ms)
 
@@ -147,7 +147,7 @@ class Delaying(Protocol):
     read_position: Position
 
     def has(self, position: Position) -> bool:
-        """Whether an entry is with a consumer, or on its way to one."""
+        """True if an entry is with a consumer, or on its way to one."""
 
     def wake(self) -> None:
         """Dispatch at the end of this turn."""
@@ -189,7 +189,7 @@ class DelayedDelivery:
 
     @property
     def wants_turn(self) -> bool:
-        """Whether more is due, and there is room for it in the replay."""
+        """True if more is due, and there is room for it in the replay."""
         due_ms = self._positions.next_ms()
         room = len(self._dispatcher.replay) < _AT_ONCE and self._looking is None
         return room and due_ms is not None and due_ms <= self._now_ms()

@@ -196,7 +196,7 @@ class Dispatcher(abc.ABC):
         return live.bit_count(), live, None if live == full else live, batch_size
 
     def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
-        """Whether an entry cannot go out now for what it asks; then it is remembered, and comes again by itself."""
+        """True if an entry cannot go out now for what it asks; then it is remembered, and comes again by itself."""
         return False
 
     # ---- reading

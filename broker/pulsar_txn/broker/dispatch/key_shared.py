@@ -206,7 +206,7 @@ class KeySharedDispatcher(SharedDispatcher):
     # ---- slots of open transactions
 
     def _drains(self, slot: int, position: Position) -> bool:
-        """Whether an open transaction has an earlier entry of this slot that no consumer holds."""
+        """True if an open transaction has an earlier entry of this slot that no consumer holds."""
         earliest = self._draining.get(slot)
         if earliest is None:
             return False

@@ -161,7 +161,7 @@ class SharedDispatcher(Dispatcher):
             self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
 
     def has(self, position: Position) -> bool:
-        """Whether an entry is with a consumer, or on its way to one."""
+        """True if an entry is with a consumer, or on its way to one."""
         if position in self.replay or (self._chunks is not None and position in self._chunks):
             return True
         holders = (*self.consumers, *(consumer for consumer, _ in self._returning))

@@ -51,7 +51,7 @@ class SlotReplay(Replay):
             self._announce(position, slot)
 
     def is_waiting(self, slot: int) -> bool:
-        """Whether something of a slot waits: what comes later has to wait as well."""
+        """True if something of a slot waits: what comes later has to wait as well."""
         return self._head(slot) is not None
 
     def first_fresh(self) -> tuple[Position, int | None] | None:

@@ -37,7 +37,7 @@ class HiddenEntries(Protocol):
     """What a topic's transaction buffer knows of its entries."""
 
     def is_hidden(self, position: Position, header: EntryHeader) -> bool:
-        """Whether readers must not see an entry: a marker, or data of a transaction that was aborted."""
+        """True if readers must not see an entry: a marker, or data of a transaction that was aborted."""
 
 
 class PendingEntries(Protocol):
@@ -86,7 +86,7 @@ class TopicView(Protocol):
 
     @property
     def serving(self) -> bool:
-        """Whether it is open."""
+        """True if it is open."""
 
     @property
     def log(self) -> Source:

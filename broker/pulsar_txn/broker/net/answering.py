@@ -19,7 +19,7 @@ class Answering(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether it has said CONNECT."""
+        """True if it has said CONNECT."""
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
@@ -27,7 +27,7 @@ class Answering(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the client takes what it is sent."""
+        """True if the client takes what it is sent."""
 
     def know(self, client_version: str) -> None:
         """The client has said CONNECT."""

@@ -27,7 +27,7 @@ class AuthenticationKeys(TokenKeys, Protocol):
 
     @property
     def authentication_enabled(self) -> bool:
-        """Whether clients have to say who they are."""
+        """True if clients have to say who they are."""
 
     @property
     def authentication_providers(self) -> str:
@@ -47,7 +47,7 @@ class Authentication:
 
     @property
     def enabled(self) -> bool:
-        """Whether clients have to say who they are."""
+        """True if clients have to say who they are."""
         return bool(self._providers)
 
     @property
@@ -56,7 +56,7 @@ class Authentication:
         return tuple(self._providers)
 
     def is_superuser(self, role: str | None) -> bool:
-        """Whether a role is an operator's (`superUserRoles`). Nobody is one while nobody has to say who they are."""
+        """True if a role is an operator's (`superUserRoles`). Nobody is one while nobody has to say who they are."""
         return role in self._superusers
 
     def authenticate(self, method: str, data: bytes, certificate: Mapping[str, Any] | None, now: float) -> Authenticated:

@@ -23,7 +23,7 @@ class Client(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that this client asked for is not answered yet."""
+        """True if something that this client asked for is not answered yet."""
 
     def pressure(self, *, high: bool) -> None:
         """The store has too much in flight, or has room again."""
@@ -73,7 +73,7 @@ class Clients:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any of them waits for an answer."""
+        """True if any of them waits for an answer."""
         return any(connection.is_busy for connection in self.connections)
 
     async def drain(self, is_busy: Callable[[], bool]) -> None:

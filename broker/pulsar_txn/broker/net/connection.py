@@ -45,7 +45,7 @@ class Server(Protocol):
 
     @property
     def under_pressure(self) -> bool:
-        """Whether the store has too much in flight."""
+        """True if the store has too much in flight."""
 
     @property
     def connections(self) -> MutableMapping[Client, None]:
@@ -72,7 +72,7 @@ class Session(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is not answered yet that the connection does not count as a request."""
+        """True if something is not answered yet that the connection does not count as a request."""
 
     def writable_changed(self, *, writable: bool) -> None:
         """The client reads what it is sent, or does not."""
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that this client asked for is not answered yet."""
+        """True if something that this client asked for is not answered yet."""
         return self._intake.requests > 0 or self.session.is_busy
 
     def hold(self, reason: int, *, hold: bool) -> None:

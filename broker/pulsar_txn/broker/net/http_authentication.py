@@ -22,7 +22,7 @@ class Asker:
     superuser: bool
 
     def sees(self, owner: str | None) -> bool:
-        """Whether what belongs to `owner` is this asker's business."""
+        """True if what belongs to `owner` is this asker's business."""
         return self.superuser or (owner is not None and owner == self.role)
 
 

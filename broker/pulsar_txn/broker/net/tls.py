@@ -30,7 +30,7 @@ class TlsKeys(Protocol):
 
     @property
     def tls_require_trusted_client_cert_on_connect(self) -> bool:
-        """Whether a client needs one."""
+        """True if a client needs one."""
 
     @property
     def tls_cert_refresh_check_duration_sec(self) -> int:

@@ -46,7 +46,7 @@ class MemoryCursor:
         return self._ticket
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """True if the whole entry is acknowledged."""
         return position <= self._mark or position in self._deleted
 
     def ack_set(self, position: Position) -> int | None:

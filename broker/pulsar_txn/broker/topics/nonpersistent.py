@@ -176,7 +176,7 @@ class NonPersistentTopic:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it."""
+        """True if nobody uses it."""
         return not self.producers.in_use and not self.subscriptions
 
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> _Subscription:

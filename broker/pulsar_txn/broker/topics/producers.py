@@ -31,7 +31,7 @@ class ProducerOwner(Protocol):
     """The connection of a producer."""
 
     async def is_alive(self) -> bool:
-        """Whether the client answers; if not, this connection and what it holds are gone afterwards."""
+        """True if the client answers; if not, this connection and what it holds are gone afterwards."""
 
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A publish is durable."""
@@ -134,7 +134,7 @@ class ProducerSet:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody publishes here, or waits for it."""
+        """True if anybody publishes here, or waits for it."""
         return bool(self.by_name or self.waiting)
 
     async def add(self, producer: Producer, asked_epoch: int | None, ready: Ready) -> bool:

@@ -57,12 +57,12 @@ class Retention:
         self._last_cut, self._cut_at_ms, self._bytes_at_cut = stats.last_confirmed, now_ms, stats.bytes
 
     def is_due(self, now_ms: int, acknowledged: Position) -> bool:
-        """Whether `trim` would trim something."""
+        """True if `trim` would trim something."""
         self._cut_if_due(now_ms)
         return self._expired(now_ms, acknowledged) > 0
 
     def is_settled(self, now_ms: int, acknowledged: Position) -> bool:
-        """Whether nothing more goes before somebody publishes or acknowledges; asked while nobody does.
+        """True if nothing more goes before somebody publishes or acknowledges; asked while nobody does.
 
         Makes a cut when that lets something go: the topic is to be closed, and it would make one when it is opened again.
         """

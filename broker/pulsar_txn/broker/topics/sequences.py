@@ -31,7 +31,7 @@ class Sequences:
             highest.popitem(last=False)
 
     def is_duplicate(self, header: EntryHeader, *, is_chunk: bool) -> bool:
-        """Whether the entry is in the log already. Chunks of one message share a sequence id: only older ones are known."""
+        """True if the entry is in the log already. Chunks of one message share a sequence id: only older ones are known."""
         known = self._highest.get(header.producer_name, -1)
         return header.sequence_id < known if is_chunk else header.sequence_id <= known
 

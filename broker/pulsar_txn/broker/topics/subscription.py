@@ -74,12 +74,12 @@ class Subscription:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an acknowledgement is not answered yet."""
+        """True if an acknowledgement is not answered yet."""
         return bool(self._receipts or self._held or self._cold) or (self.host is not None and self.host.is_busy)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no consumer, and nothing of it waits."""
+        """True if it has no consumer, and nothing of it waits."""
         if self.consumers or not self.durable or self.is_busy or self._opening is not None:
             return False
         return self.pending_ack is None or not self.pending_ack.stats().ongoing_txn_size
@@ -219,7 +219,7 @@ class Subscription:
 
     @property
     def is_attentive(self) -> bool:
-        """Whether `log_moved` may have something to do."""
+        """True if `log_moved` may have something to do."""
         return bool(self.consumers or self._receipts) or self.host is not None
 
     def log_moved(self) -> None:
@@ -420,7 +420,7 @@ class Subscription:
 
     @property
     def releases_one_by_one(self) -> bool:
-        """Whether what is given back is delivered again by itself, and not everything that follows the first of it."""
+        """True if what is given back is delivered again by itself, and not everything that follows the first of it."""
         return self.dispatcher.individual
 
     def release(self, positions: Sequence[tuple[Position, int | None]]) -> None:

@@ -61,7 +61,7 @@ class TopicHome(Protocol):
         """A new handle and its log."""
 
     def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
-        """Whether acknowledgements in transactions were ever made there."""
+        """True if acknowledgements in transactions were ever made there."""
 
     async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
         """The subscription is deleted."""
@@ -142,12 +142,12 @@ class Topic:
 
     @property
     def deduplicates(self) -> bool:
-        """Whether messages that are sent again are recognised outside of transactions, too."""
+        """True if messages that are sent again are recognised outside of transactions, too."""
         return self._deduplicates
 
     @property
     def is_busy(self) -> bool:
-        """Whether a publish, a transaction's end or an acknowledgement is not answered yet."""
+        """True if a publish, a transaction's end or an acknowledgement is not answered yet."""
         return self.host.is_busy or any(each.is_busy for each in self.subscriptions.values())
 
     @property
@@ -201,7 +201,7 @@ class Topic:
             self._append_in_txn(producer, sequence_id, highest or 0, header, entry, txn_id)
 
     def _is_next(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, is_chunk: bool) -> bool:
-        """Whether deduplication lets a message pass; one that it does not is answered."""
+        """True if deduplication lets a message pass; one that it does not is answered."""
         if self.sequences.is_duplicate(header, is_chunk=is_chunk):
             self.host.release_at_tail((Reply(partial(self._answer_send, producer, sequence_id, highest), REPEATED),))
             return False
@@ -388,7 +388,7 @@ class Topic:
                 self._leave(subscription)
 
     def has_pending_ack_log(self, subscription: Subscription) -> bool:
-        """Whether acknowledgements in transactions were ever made there."""
+        """True if acknowledgements in transactions were ever made there."""
         return self.home.has_pending_ack_log(self, subscription)
 
     async def open_pending_ack(self, subscription: Subscription) -> tuple[PendingAck, Log]:
@@ -403,7 +403,7 @@ class Topic:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses the topic and nothing in it waits: it may be closed until somebody asks for it again."""
+        """True if nobody uses the topic and nothing in it waits: it may be closed until somebody asks for it again."""
         if not self.serving or self.producers.in_use or self.is_busy or self._arriving or self._leaving:
             return False
         if self.buffer.stats().ongoing_txn_size or self.compaction.status == RUNNING:

@@ -81,7 +81,7 @@ class Member(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes what it is sent."""
+        """True if it takes what it is sent."""
 
     def ask(self, question: AskProducer, begins: bool) -> None:
         """Send a question. `begins`: it has to say when it begins."""

@@ -71,7 +71,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what is in memory is the newest: no other process can have taken the log over."""
+        """True if what is in memory is the newest: no other process can have taken the log over."""
         log: object = self.host.main.log
         return not isinstance(log, LeasedLog) or log.fresh
 

@@ -105,7 +105,7 @@ class Coordinators:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is not answered yet."""
+        """True if a request is not answered yet."""
         return any(host.is_busy for host in self._serving.values())
 
     async def wait_ready(self) -> None:
@@ -118,11 +118,11 @@ class Coordinators:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may lead what this one does not."""
+        """True if other processes may lead what this one does not."""
         return self._opening.is_shared
 
     def is_elsewhere(self, tc_id: int) -> bool:
-        """Whether another process may lead the coordinator: this one waits for it, or was cut off for longer than its lease."""
+        """True if another process may lead the coordinator: this one waits for it, or was cut off for longer than its lease."""
         host = self.ready(tc_id)
         return self._opening.waits(tc_id) if host is None else not host.is_fresh
 
@@ -357,7 +357,7 @@ class Coordinators:
             host.submit(request, reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
-        """Whether the transaction is open with this participant, and the record of the registration is durable.
+        """True if the transaction is open with this participant, and the record of the registration is durable.
 
         Nothing newer of that transaction is in the log then, or it would not be open.
         """
@@ -367,7 +367,7 @@ class Coordinators:
         return host.registered_at.get(txn_id, EARLIEST) <= host.host.main.confirmed
 
     def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool | None:
-        """Whether a client with this principal began the transaction. None: its coordinator is not ready."""
+        """True if a client with this principal began the transaction. None: its coordinator is not ready."""
         host = self._serving.get(txn_id.most)
         if host is not None:
             return host.coordinator.belongs_to(txn_id, principal)

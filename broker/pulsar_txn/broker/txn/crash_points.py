@@ -47,7 +47,7 @@ class Arming:
     after: Path | None = None
 
     def is_due(self, commits: int) -> bool:
-        """Whether commit number `commits` is the one, or one after it."""
+        """True if commit number `commits` is the one, or one after it."""
         return commits >= self.nth
 
 

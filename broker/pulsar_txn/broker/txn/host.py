@@ -62,7 +62,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     @property
     def ready(self) -> bool:
-        """Whether it serves."""
+        """True if it serves."""
         return self.host.ready
 
     @property
@@ -72,7 +72,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer of this host."""
+        """True if somebody waits for an answer of this host."""
         return self.host.is_busy
 
     # ---- what the host asks for

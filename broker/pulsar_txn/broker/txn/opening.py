@@ -72,11 +72,11 @@ class Opening:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may lead what this one does not."""
+        """True if other processes may lead what this one does not."""
         return self._shared is not None
 
     def waits(self, tc_id: int) -> bool:
-        """Whether another process may lead the coordinator: this one does not."""
+        """True if another process may lead the coordinator: this one does not."""
         return tc_id in self._waiting
 
     def leader(self, tc_id: int) -> str | None:

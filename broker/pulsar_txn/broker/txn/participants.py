@@ -56,7 +56,7 @@ class NoRegistrations:
 
 
 def is_external(txn_id: TxnId) -> bool:
-    """Whether a coordinator beside this broker gave the id."""
+    """True if a coordinator beside this broker gave the id."""
     return txn_id.most > 0 and bool(txn_id.most & LANE_BIT) and txn_id.least >= 0
 
 

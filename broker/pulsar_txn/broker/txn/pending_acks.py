@@ -33,7 +33,7 @@ class SubscriptionView(Protocol):
 
     @property
     def releases_one_by_one(self) -> bool:
-        """Whether each of them is delivered again by itself, and not everything that follows the first."""
+        """True if each of them is delivered again by itself, and not everything that follows the first."""
 
 
 class PendingAckHost(MachineHost[Request, Any]):
@@ -57,12 +57,12 @@ class PendingAckHost(MachineHost[Request, Any]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer of this host, or a large transaction is still carried out."""
+        """True if somebody waits for an answer of this host, or a large transaction is still carried out."""
         return bool(self._large) or super().is_busy
 
     @property
     def moves_entries(self) -> bool:
-        """Whether a large transaction is still carried out."""
+        """True if a large transaction is still carried out."""
         return bool(self._large)
 
     def perform(self, effect: Effect) -> None:

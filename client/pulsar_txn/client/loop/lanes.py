@@ -113,12 +113,12 @@ class Lane(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to work on."""
+        """True if there is something to work on."""
         return bool(self.backlog) and not self._missing
 
     @property
     def waits(self) -> bool:
-        """Whether it cannot go on before something comes in, or a transaction ends."""
+        """True if it cannot go on before something comes in, or a transaction ends."""
         return self._ending or bool(self._missing)
 
     def add(self, message: Message[T]) -> None:
@@ -307,13 +307,13 @@ def seconds_until_aborted(txn: AsyncTransaction) -> float:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the error, or one of the failed operations that it represents, is fatal."""
+    """True if the error, or one of the failed operations that it represents, is fatal."""
     causes = error.failures if isinstance(error, TransactionOperationFailed) else (error,)
     return any(isinstance(cause, PulsarError) and cause.fatal for cause in causes)
 
 
 def is_blamed(error: BaseException) -> bool:
-    """Whether an abort says something about the messages; conflicts and lost connections do not."""
+    """True if an abort says something about the messages; conflicts and lost connections do not."""
     if isinstance(error, TransactionOperationFailed) and error.failures:
         return is_blamed(error.failures[0])
     if isinstance(error, TransactionTimedOut):

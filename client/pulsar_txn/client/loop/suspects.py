@@ -67,7 +67,7 @@ class Suspects:
         return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
 
     def has_shrunk(self, group: Sequence[Message[Any]]) -> bool:
-        """Whether the next attempt with the first message of this group, which was aborted, takes fewer messages."""
+        """True if the next attempt with the first message of this group, which was aborted, takes fewer messages."""
         return len(self.next_group(group)) < len(group)
 
     def settled(self, group: Sequence[Message[Any]]) -> None:

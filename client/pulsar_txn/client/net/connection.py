@@ -428,7 +428,7 @@ class Connection(asyncio.Protocol):
             self._requests.lift_deadline(body.request_id)
 
     def _waits_for_exclusive(self, request_id: int) -> bool:
-        """Whether it is the request of a producer that wants to wait; nothing else waits without a limit."""
+        """True if it is the request of a producer that wants to wait; nothing else waits without a limit."""
         return request_id in self.waiting_for_exclusive
 
     # --- writing ------------------------------------------------------------------------------------------------------

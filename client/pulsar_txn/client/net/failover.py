@@ -105,7 +105,7 @@ class Failover:
         self._move(url)
 
     async def _answers(self, url: str) -> bool:
-        """Whether any host of it makes a handshake with us."""
+        """True if any host of it makes a handshake with us."""
         return any([await self._greets(address) for address in parse_service_url(url)])
 
     async def _greets(self, address: Address) -> bool:

@@ -138,7 +138,7 @@ class TopicPattern:
         return cls(f"{tenant}/{namespace}", re.compile(names, pattern.flags), said)
 
     def matches(self, topic: str) -> bool:
-        """Whether it represents this topic, or for the topic of this partition."""
+        """True if it represents this topic, or for the topic of this partition."""
         try:
             name = TopicName.parse(topic)
         except InvalidName as error:

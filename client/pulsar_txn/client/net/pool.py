@@ -156,7 +156,7 @@ class ConnectionPool:
 
 
 def _is_usable(task: asyncio.Task[Connection]) -> bool:
-    """Whether it has come to a connection that is still open."""
+    """True if it has come to a connection that is still open."""
     return task.done() and not task.cancelled() and task.exception() is None and not task.result().closed
 
 

@@ -41,7 +41,7 @@ class Waiter(Protocol):
     """Who waits for an answer: a future, or what is called in its place, at once and without a turn of the loop."""
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """True if nobody waits any more."""
 
     def set_result(self, body: Any, /) -> None:
         """The answer came."""

@@ -22,7 +22,7 @@ _SEEN: Final = (((4, 0, 0), (4, 0, 8)), ((4, 1, 0), (4, 2, 4)))
 
 
 def is_defective(server_version: str) -> bool:
-    """Whether a server that calls itself this is known to have them."""
+    """True if a server that calls itself this is known to have them."""
     match = _STOCK_VERSION.match(server_version)
     if match is None:
         return False

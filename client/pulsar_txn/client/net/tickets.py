@@ -38,11 +38,11 @@ class Answer(Generic[T]):
         self._is_done = True
 
     def done(self) -> bool:
-        """Whether nobody needs to settle it any more."""
+        """True if nobody needs to settle it any more."""
         return self._is_done
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Whether somebody waits for it."""
+        """True if somebody waits for it."""
         return not self._is_done
 
     def set_result(self, result: T) -> None:

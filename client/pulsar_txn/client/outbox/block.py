@@ -53,12 +53,12 @@ class PulsarSide(Protocol):
 
     @property
     def was_aborted(self) -> bool:
-        """Whether the program has aborted it inside of the block."""
+        """True if the program has aborted it inside of the block."""
         ...
 
     @property
     def was_committed(self) -> bool:
-        """Whether the coordinator has committed it, as far as is known here."""
+        """True if the coordinator has committed it, as far as is known here."""
         ...
 
     async def prepare(self, secret: bytes) -> None:

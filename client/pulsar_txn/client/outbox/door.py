@@ -69,7 +69,7 @@ class Door(Protocol):
         ...
 
     def in_transaction(self) -> bool | None:
-        """Whether the driver says that a transaction is open; None when it does not tell."""
+        """True if the driver says that a transaction is open; None when it does not tell."""
         ...
 
 
@@ -92,7 +92,7 @@ async def had(value: Any) -> Any:
 
 
 def driver_in_transaction(connection: Any) -> bool | None:
-    """Whether a driver's connection says that a transaction is open; None when it does not tell."""
+    """True if a driver's connection says that a transaction is open; None when it does not tell."""
     status = getattr(getattr(connection, "info", None), "transaction_status", None)
     if status is not None:
         return int(status) == IN_TRANSACTION
@@ -106,7 +106,7 @@ def driver_in_transaction(connection: Any) -> bool | None:
 
 
 def is_refusal(error: BaseException, door: Door) -> bool:
-    """Whether the database says with this error that it has not committed. Not when the answer was not waited for.
+    """True if the database says with this error that it has not committed. Not when the answer was not waited for.
 
     SQLite's COMMIT runs in the process: when it fails, and the transaction is still open, nothing has been committed.
     """
@@ -118,7 +118,7 @@ def is_refusal(error: BaseException, door: Door) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a transaction was rolled back because of another one, and may be run again."""
+    """True if a transaction was rolled back because of another one, and may be run again."""
     return _class_of(error) == _CONFLICT
 
 
@@ -130,13 +130,13 @@ def _class_of(error: BaseException) -> str:
 
 
 def is_access_error(error: BaseException) -> bool:
-    """Whether a table is not there, or not for this user; PEP 249 has one class for them and for other mistakes in SQL."""
+    """True if a table is not there, or not for this user; PEP 249 has one class for them and for other mistakes in SQL."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return _class_of(error) == _ACCESS or "ProgrammingError" in names or "no such table" in str(error)  # SQLite has no code
 
 
 def is_integrity_error(error: BaseException) -> bool:
-    """Whether a constraint was violated, by the names of PEP 249, SQLAlchemy and asyncpg."""
+    """True if a constraint was violated, by the names of PEP 249, SQLAlchemy and asyncpg."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"IntegrityError", "IntegrityConstraintViolationError"})
 

@@ -71,7 +71,7 @@ class Request(Hold):
 
     @property
     def is_taken(self) -> bool:
-        """Whether the broker has said yes."""
+        """True if the broker has said yes."""
         answer = self.answer
         if answer is None or not answer.done() or answer.cancelled() or self.conflicts:
             return False
@@ -107,7 +107,7 @@ class Share:
             del self.copies[next(iter(self.copies))]
 
     def has_done(self, place: Place) -> bool:
-        """Whether this message joined the transaction, and is acknowledged in it already."""
+        """True if this message joined the transaction, and is acknowledged in it already."""
         bit = bit_of(place[1])
         return any(request.joined.get(place[0], 0) & bit for request in self.requests)
 

@@ -70,7 +70,7 @@ class ChunkedMessages:
 
     @property
     def remembers_any(self) -> bool:
-        """Whether there are messages that consist of more than their own entry."""
+        """True if there are messages that consist of more than their own entry."""
         return bool(self._behind)
 
     def add(
@@ -181,7 +181,7 @@ class ChunkedMessages:
             those.clear()
 
     def holds_before(self, position: Position) -> bool:
-        """Whether there is something before a position that must not be acknowledged together with it.
+        """True if there is something before a position that must not be acknowledged together with it.
 
         That is a chunk of a message that is not complete, or is complete further on, or an entry that was left.
         """
@@ -308,5 +308,5 @@ class Chunking:
 
 
 def watches(options: ConsumerOptions) -> bool:
-    """Whether a cumulative acknowledgement of such a subscription can take along what was left."""
+    """True if a cumulative acknowledgement of such a subscription can take along what was left."""
     return options.durable and options.consumer_type.is_single

@@ -92,12 +92,12 @@ class AsyncConsumer(Generic[T]):
 
     @property
     def is_active(self) -> bool:
-        """Whether this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
+        """True if this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
         return any(part.is_active for part in self.inside.parts)
 
     @property
     def reached_end_of_topic(self) -> bool:
-        """Whether all its topics are terminated and everything was delivered."""
+        """True if all its topics are terminated and everything was delivered."""
         return all(part.reached_end for part in self.inside.parts)
 
     @property
@@ -423,7 +423,7 @@ class AsyncConsumer(Generic[T]):
         return {part.topic: answer for part, answer in zip(parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
-        """Whether `receive` would find a stored message at this moment.
+        """True if `receive` would find a stored message at this moment.
 
         Raises as `get_last_message_id`. Safe to cancel.
         """

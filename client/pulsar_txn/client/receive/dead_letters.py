@@ -120,7 +120,7 @@ class DeadLetterPolicy:
 
     @property
     def has_retry_topic(self) -> bool:
-        """Whether messages can be put off."""
+        """True if messages can be put off."""
         return self.retry or self.retry_letter_topic is not None
 
     def retry_topic(self, topic: str, subscription: str) -> str:

@@ -125,7 +125,7 @@ class AsyncEntryReader:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker knows this reader at this moment."""
+        """True if the broker knows this reader at this moment."""
         return self._line.connection is not None
 
     @property
@@ -229,7 +229,7 @@ class AsyncEntryReader:
             self._pause()
 
     def _is_new(self, last: Position, position: Position) -> bool:
-        """Whether this entry has not come before: after a reconnect the last one comes again, unless it is gone."""
+        """True if this entry has not come before: after a reconnect the last one comes again, unless it is gone."""
         if position < last:
             return False
         if position in (last, (last[0], last[1] + 1)):

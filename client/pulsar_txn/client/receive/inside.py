@@ -141,7 +141,7 @@ class Inside(Generic[T]):
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def is_active_for(self, message: Message[Any]) -> bool:
-        """Whether the broker still delivers the partition of a received message here; on Failover it may have moved."""
+        """True if the broker still delivers the partition of a received message here; on Failover it may have moved."""
         part = self.parts.of_message(message)
         return part is not None and part.is_active
 
@@ -242,7 +242,7 @@ class Inside(Generic[T]):
         return self.inbox.take_one_beside(post)
 
     def may_acknowledge_soon(self, message: Message[Any]) -> bool:
-        """Whether the program need not wait for the acknowledgement of this message, outside of transactions."""
+        """True if the program need not wait for the acknowledgement of this message, outside of transactions."""
         part = message.entry.consumer
         return (
             isinstance(part, PartitionConsumer)

@@ -43,7 +43,7 @@ class LeftEntries:
             self._others = last if self._others is None else min(last, self._others)
 
     def before(self, position: Position) -> bool:
-        """Whether one of them is before a place."""
+        """True if one of them is before a place."""
         firsts = (self._places[:1], self.owed[:1], [] if self._others is None else [self._others])
         return any(first < position for each in firsts for first in each)
 

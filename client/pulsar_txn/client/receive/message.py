@@ -227,7 +227,7 @@ class Message(Generic[T]):
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether the message deletes the value of its key."""
+        """True if the message deletes the value of its key."""
         return self._row[6]
 
     def __repr__(self) -> str:

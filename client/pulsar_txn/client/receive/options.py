@@ -49,7 +49,7 @@ class ConsumerType(enum.IntEnum):
 
     @property
     def is_single(self) -> bool:
-        """Whether one consumer at a time gets all messages, in order."""
+        """True if one consumer at a time gets all messages, in order."""
         return self in (ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER)
 
 

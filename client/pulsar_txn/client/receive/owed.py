@@ -101,7 +101,7 @@ class Owed:
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def has_past(self, position: Position) -> bool:
-        """Whether an entry was handed out, is not acknowledged, and was not asked for since."""
+        """True if an entry was handed out, is not acknowledged, and was not asked for since."""
         return position in self._entries and position not in self._due
 
     def came(self, position: Position, bits: int) -> Turn:
@@ -297,7 +297,7 @@ class Owed:
         self._ask()
 
     def _is_in_vain(self) -> bool:
-        """Whether what is due first was asked for often enough, and nothing is due after it."""
+        """True if what is due first was asked for often enough, and nothing is due after it."""
         first = self._first_due()
         self._asked = self._asked + 1 if first == self._first else 1
         if self._asked > TIMES:

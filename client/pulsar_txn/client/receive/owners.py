@@ -83,11 +83,11 @@ class Answer(Protocol):
     """The answer of a broker, as far as the table looks at it: an `asyncio.Future`."""
 
     def done(self) -> bool:
-        """Whether it is there."""
+        """True if it is there."""
         ...
 
     def cancelled(self) -> bool:
-        """Whether nobody will ever know it."""
+        """True if nobody will ever know it."""
         ...
 
     def exception(self) -> BaseException | None:
@@ -112,12 +112,12 @@ class Hold:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the broker has said what it makes of an acknowledgement."""
+        """True if the broker has said what it makes of an acknowledgement."""
         return self.answer is not None and self.answer.done()
 
     @property
     def keeps_copies_away(self) -> bool:
-        """Whether copies of its messages are dropped when they come in."""
+        """True if copies of its messages are dropped when they come in."""
         return self.state is State.HELD or (self.state is State.ASKED and not self.is_answered)
 
 
@@ -241,11 +241,11 @@ class Owners:
         return bits
 
     def knows(self, position: Position) -> bool:
-        """Whether anything is known of an entry: whether units had messages of it, and more of it is not acknowledged."""
+        """True if anything is known of an entry: whether units had messages of it, and more of it is not acknowledged."""
         return position in self._rows
 
     def may_stay(self, position: Position, bits: int) -> bool:
-        """Whether messages with the program may be handed out here again, because this consumer still has others of the entry.
+        """True if messages with the program may be handed out here again, because this consumer still has others of the entry.
 
         To ask a broker for an entry is to let go of all of it: another consumer may get what somebody here works on.
         """
@@ -270,7 +270,7 @@ class Owners:
         return None
 
     def held_up_to(self, place: tuple[Position, int], *, but: object = None) -> bool:
-        """Whether a unit other than `but` holds something up to this place."""
+        """True if a unit other than `but` holds something up to this place."""
         return any(
             hold.state is State.HELD and hold.unit is not but and bits & _bits_up_to(position, row[1], place)
             for position, row in self._rows.items()

@@ -156,12 +156,12 @@ class PartitionConsumer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker knows this consumer at this moment."""
+        """True if the broker knows this consumer at this moment."""
         return self.line.connection is not None
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker delivers to this consumer; on Failover only to one of them."""
+        """True if the broker delivers to this consumer; on Failover only to one of them."""
         return self.recall.is_active
 
     async def close(self) -> None:
@@ -350,7 +350,7 @@ class PartitionConsumer:
             self._queue(entry, rows, ack_words)
 
     def _is_of_before(self, epoch: int | None, position: Position, live: int) -> bool:
-        """Whether an entry was sent before the subscription was moved, or before everything was asked for."""
+        """True if an entry was sent before the subscription was moved, or before everything was asked for."""
         if self.place.seeking is not None:
             return True
         if epoch is None or epoch >= self.recall.epoch:
@@ -360,7 +360,7 @@ class PartitionConsumer:
         return True
 
     def _is_its_turn(self, position: Position, live: int, count: int) -> bool:
-        """Whether an entry comes in the order of the partition, with nothing missing before it."""
+        """True if an entry comes in the order of the partition, with nothing missing before it."""
         last, owed = self.place.last_position, self.recall.owed
         if position in self.owners.wanted.entries:
             owed.come_again([position])
@@ -484,7 +484,7 @@ class PartitionConsumer:
             self.give_permits_back(skipped)
 
     def _is_buried(self, entry: Entry, messages: Sequence[Message[Any]]) -> bool:
-        """Whether these have come often enough, so that they are dead letters."""
+        """True if these have come often enough, so that they are dead letters."""
         letters = self._common.letters
         if letters is None or entry.redelivery_count <= letters.limit:
             return False

@@ -170,7 +170,7 @@ class Seeking:
         return await ask_committed(self._line, require_stable=require_stable)
 
     async def has_more(self) -> bool:
-        """Whether there is a message after what was handed out, or after the start."""
+        """True if there is a message after what was handed out, or after the start."""
         start = self.start  # of now, because the answer knows of no acknowledgement that leaves after the request
         last, mark_delete = await self.last_message_id()
         if last.entry_id < 0:

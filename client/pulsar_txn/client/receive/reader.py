@@ -60,7 +60,7 @@ class AsyncReader(Generic[T]):
         return messages
 
     async def has_message_available(self) -> bool:
-        """Whether `read_next` would find a message that is stored and committed at this moment.
+        """True if `read_next` would find a message that is stored and committed at this moment.
 
         Raises the broker's error, ConnectionLost, OperationTimeout.
         """

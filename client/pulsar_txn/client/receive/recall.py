@@ -230,7 +230,7 @@ class Recall:
         self._first = None
 
     def admits(self, messages: Sequence[Message[Any]]) -> bool:
-        """Whether these may be handed out. The first messages that may end the waiting; those that may not come again."""
+        """True if these may be handed out. The first messages that may end the waiting; those that may not come again."""
         if self._first is None:
             return True
         if place_of(messages[0]) > self._first:
@@ -265,7 +265,7 @@ class Recall:
         self._withheld += messages
 
     def _is_waiting(self) -> bool:
-        """Whether the program waits for what the broker delivers, and nobody else asks for it."""
+        """True if the program waits for what the broker delivers, and nobody else asks for it."""
         return self._line.connection is not None and self.is_active and self._first is None and not self._has_some()
 
     def permits(self) -> int:

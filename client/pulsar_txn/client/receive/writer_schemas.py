@@ -51,7 +51,7 @@ class WriterSchemas(Generic[T]):
         self._held: deque[Held] = deque()
 
     def holds(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> bool:
-        """Whether the entry has to wait; then it is released in its turn."""
+        """True if the entry has to wait; then it is released in its turn."""
         version = entry.metadata.schema_version
         if not self._held and version in self._known:
             return False

@@ -96,7 +96,7 @@ class EncodedPair(NamedTuple):
 
     @property
     def is_base64(self) -> bool:
-        """Whether the key is Base64."""
+        """True if the key is Base64."""
         return self.key is not None
 
 

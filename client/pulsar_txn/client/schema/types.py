@@ -84,7 +84,7 @@ def definition_of(cls: type[Any]) -> dict[str, Any]:
 
 
 def is_record(cls: Any) -> bool:
-    """Whether it is a class of one of the kinds that become records."""
+    """True if it is a class of one of the kinds that become records."""
     return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls) or _is_pydantic(cls))
 
 

@@ -49,7 +49,7 @@ class Callbacks:
 
     @property
     def behind(self) -> bool:
-        """Whether too many calls wait."""
+        """True if too many calls wait."""
         return self._told.waiting >= MAX_WAITING
 
     def tell(self, function: Callable[..., object], *args: Any) -> None:

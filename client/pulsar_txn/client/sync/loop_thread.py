@@ -268,12 +268,12 @@ class LoopThread:
 
     @property
     def started(self) -> bool:
-        """Whether it was used."""
+        """True if it was used."""
         return self._pid is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether no other process has used it."""
+        """True if no other process has used it."""
         return self._pid is None or os.getpid() == self._pid
 
     def stop(self) -> None:

@@ -130,7 +130,7 @@ class Receiving(Generic[T]):
 
 
 def _joins(unit: Any) -> bool:
-    """Whether what is received joins a transaction, which only the loop may touch."""
+    """True if what is received joins a transaction, which only the loop may touch."""
     return unit is not None or joined_unit() is not None
 
 

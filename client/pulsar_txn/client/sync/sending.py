@@ -186,7 +186,7 @@ class Sending(Generic[T]):
         return loop.submit(send)
 
     def _may_go_soon(self, size: int, unit: Any) -> bool:
-        """Whether a message can be left to the loop's thread: it is small, and its transaction, if any, takes it."""
+        """True if a message can be left to the loop's thread: it is small, and its transaction, if any, takes it."""
         if size > SOON_BYTES:
             return False
         if unit is None:

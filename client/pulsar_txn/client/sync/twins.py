@@ -88,7 +88,7 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def doomed(self) -> bool:
-        """Whether an operation failed, so that the transaction can only be aborted."""
+        """True if an operation failed, so that the transaction can only be aborted."""
         return self._inner.doomed
 
     @property
@@ -521,12 +521,12 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def is_active(self) -> bool:
-        """Whether this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
+        """True if this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
         return self._inner.is_active
 
     @property
     def reached_end_of_topic(self) -> bool:
-        """Whether all its topics are terminated and everything was delivered."""
+        """True if all its topics are terminated and everything was delivered."""
         return self._inner.reached_end_of_topic
 
     @property
@@ -727,7 +727,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         return self._loop.run(lambda: self._inner.committed(require_stable=require_stable))
 
     def has_message_available(self) -> bool:
-        """Whether `receive` would find a stored message at this moment.
+        """True if `receive` would find a stored message at this moment.
 
         Raises as `get_last_message_id`.
         """
@@ -825,7 +825,7 @@ class Reader(GenericTwin[AsyncReader[T], T]):
         return self._reading.read_many(max_messages, max_wait)
 
     def has_message_available(self) -> bool:
-        """Whether `read_next` would find a message that is stored and committed at this moment.
+        """True if `read_next` would find a message that is stored and committed at this moment.
 
         Raises the broker's error, ConnectionLost, OperationTimeout.
         """

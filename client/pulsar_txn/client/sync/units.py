@@ -26,7 +26,7 @@ class Stop(Protocol):
     """What ends a pipeline: an Event of `threading` or `multiprocessing`, or anything else that can be asked."""
 
     def is_set(self) -> bool:
-        """Whether it is to end."""
+        """True if it is to end."""
         ...
 
 

@@ -37,7 +37,7 @@ class Attempts:
         self._pauses = pauses
 
     async def judge(self, error: Exception) -> bool:
-        """Whether another attempt is to be made; not when the unit is done after all. Raises what is final."""
+        """True if another attempt is to be made; not when the unit is done after all. Raises what is final."""
         self._done += 1
         again = isinstance(error, TransactionAborted) and not is_final(error)
         if isinstance(error, CommitOutcomeUnknown):
@@ -75,6 +75,6 @@ def growing_pauses(core: Core) -> Pauses:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether running the unit again cannot help, because the reason is permanent."""
+    """True if running the unit again cannot help, because the reason is permanent."""
     causes = error.failures if isinstance(error, TransactionOperationFailed) and error.failures else (error,)
     return any(isinstance(cause, UsageError) or (isinstance(cause, PulsarError) and cause.fatal) for cause in causes)

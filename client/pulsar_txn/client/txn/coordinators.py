@@ -161,7 +161,7 @@ class TransactionCoordinators:
         return identity.epoch
 
     async def end_groups(self) -> bool:
-        """Whether a coordinator can end several transactions by one record. Raises as `start`."""
+        """True if a coordinator can end several transactions by one record. Raises as `start`."""
         await self.start()
         return any(session.ends_groups for session in self._sessions)
 
@@ -234,7 +234,7 @@ class TransactionCoordinators:
 
     @property
     def registers_first(self) -> bool:
-        """Whether `new_txn` takes `first`: coordinators beside clusters do."""
+        """True if `new_txn` takes `first`: coordinators beside clusters do."""
         return self._guest is not None
 
     async def new_txn(
@@ -345,7 +345,7 @@ class TransactionCoordinators:
 
     @property
     def may_be_fenced(self) -> bool:
-        """Whether the client has a transactional id."""
+        """True if the client has a transactional id."""
         return self._identity is not None
 
     async def why_refused(self, error: NotAllowedError) -> PulsarError:

@@ -86,12 +86,12 @@ class Decision:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no id, and nothing was done in it that would need one."""
+        """True if it has no id, and nothing was done in it that would need one."""
         return self._life.id is None and not self._operations.any_started and not self._inputs.looked_for
 
     @property
     def only_aborts(self) -> bool:
-        """Whether an abort was asked for, and no commit before: the outcome is asked for by asking for the abort again."""
+        """True if an abort was asked for, and no commit before: the outcome is asked for by asking for the abort again."""
         return self._life.aborts and not self.commit_left
 
     async def commit(self, budget: float) -> None:
@@ -214,7 +214,7 @@ class Decision:
             raise TransactionTimedOut(f"the commit could not be sent: {error.message}", txn_id=txn_id) from error
 
     def _ended_by_somebody(self, error: PulsarError) -> bool:
-        """Whether the transaction is gone although its time is not over: the client that ended it may have committed it."""
+        """True if the transaction is gone although its time is not over: the client that ended it may have committed it."""
         if not isinstance(error, TransactionNotFound):
             return False
         life = self._life
@@ -223,7 +223,7 @@ class Decision:
         return life.deadline is not None and self._monotonic() < life.deadline
 
     def _never_happened(self, error: PulsarError) -> bool:
-        """Whether a refused commit cannot be the repeat of one that was carried out.
+        """True if a refused commit cannot be the repeat of one that was carried out.
 
         A client that was fenced does not hear what others have decided on its transaction.
         """
@@ -297,7 +297,7 @@ class Decision:
         return self._life.state
 
     def _says_committed(self, error: InvalidTransactionStatus) -> bool:
-        """Whether a refused abort means that somebody has committed. A stock coordinator may just be aborting it itself."""
+        """True if a refused abort means that somebody has committed. A stock coordinator may just be aborting it itself."""
         return error.definite or self._life.may_be_ended_elsewhere
 
     # --- abort --------------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Ending:
 
     @property
     def _prepares(self) -> bool:
-        """Whether a prepare is on its way."""
+        """True if a prepare is on its way."""
         return self.is_under_way and self._action is None
 
     async def leave_to_check(self) -> None:
@@ -148,12 +148,12 @@ class Ending:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit, an abort or a prepare has begun and has no outcome yet."""
+        """True if a commit, an abort or a prepare has begun and has no outcome yet."""
         return self._running is not None and not self._running.done()
 
     @property
     def is_unknown_abort(self) -> bool:
-        """Whether an abort was asked for whose effect nobody knows here, and no commit before it."""
+        """True if an abort was asked for whose effect nobody knows here, and no commit before it."""
         return self._life.state is TransactionState.UNKNOWN and self.decision.only_aborts
 
     def leave(self, error: PulsarError) -> None:
@@ -168,7 +168,7 @@ class Ending:
 
     @property
     def _is_left_to_others(self) -> bool:
-        """Whether closing the client leaves it as it is, because somebody else decides on it."""
+        """True if closing the client leaves it as it is, because somebody else decides on it."""
         life = self._life
         if life.state is TransactionState.PREPARED:
             return True
@@ -217,7 +217,7 @@ class Ending:
         await self.decision.abort(budget)
 
     def _join(self, action: TxnAction) -> bool:
-        """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one.
+        """True if an end that is on its way, or done, is the answer; TransactionStateError when it is the other one.
 
         A commit after the client was closed raises why the client aborted it.
         """

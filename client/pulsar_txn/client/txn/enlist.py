@@ -88,7 +88,7 @@ class Enlisting(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether it takes operations; when it does not, `enlist_send` and `enlist_ack` raise."""
+        """True if it takes operations; when it does not, `enlist_send` and `enlist_ack` raise."""
         ...
 
     def enlist_send(
@@ -103,7 +103,7 @@ class Enlisting(Protocol):
         ...
 
     def in_time(self) -> bool:
-        """Whether its time is not over: what leaves later may arrive after its abort."""
+        """True if its time is not over: what leaves later may arrive after its abort."""
         ...
 
     def sent_again(self) -> None:
@@ -124,7 +124,7 @@ class Enlisting(Protocol):
 
     @property
     def may_be_fenced(self) -> bool:
-        """Whether a broker may refuse its sends because somebody took over; `why_refused` finds out."""
+        """True if a broker may refuse its sends because somebody took over; `why_refused` finds out."""
         ...
 
     async def why_refused(self, error: NotAllowedError) -> PulsarError:
@@ -171,7 +171,7 @@ class Enlisting(Protocol):
         ...
 
     def belongs_to(self, core: object) -> bool:
-        """Whether producers and consumers of the client with this core may take part."""
+        """True if producers and consumers of the client with this core may take part."""
         ...
 
     def when_ended(self, callback: WhenEnded) -> None:

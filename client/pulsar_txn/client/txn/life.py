@@ -141,12 +141,12 @@ class Life:
 
     @property
     def may_be_ended_elsewhere(self) -> bool:
-        """Whether somebody else may commit it, so that only its coordinator knows that it was not."""
+        """True if somebody else may commit it, so that only its coordinator knows that it was not."""
         return self.options.check_group is not None or self.prepared is not None
 
     @property
     def is_known_to_others(self) -> bool:
-        """Whether somebody else may know its id, and have ended it: "not found" then says nothing about its outcome."""
+        """True if somebody else may know its id, and have ended it: "not found" then says nothing about its outcome."""
         return self.attached or self.id_shown
 
     def show_id(self) -> TxnId | None:
@@ -155,7 +155,7 @@ class Life:
         return self.id
 
     def in_time(self) -> bool:
-        """Whether its time is not over; looks at the clock, because a program that computes holds up the timer."""
+        """True if its time is not over; looks at the clock, because a program that computes holds up the timer."""
         if self.aborts:
             return False
         if self.deadline is None or self._monotonic() < self.deadline:

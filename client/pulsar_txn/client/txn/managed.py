@@ -86,7 +86,7 @@ class AsyncManagedTransaction:
             error.add_note(f"the transaction {self._unit.life.id} is prepared and stays so: end it with its token")
 
     async def _left_to_check(self, error: BaseException) -> bool:
-        """Whether the group of the transaction decides on it, because the program did not."""
+        """True if the group of the transaction decides on it, because the program did not."""
         life, ending = self._unit.life, self._unit.ending
         if life.options.check_group is None or life.id is None or life.failures or not life.usable:
             return False

@@ -28,7 +28,7 @@ class Opening:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the coordinator was asked and has not answered."""
+        """True if the coordinator was asked and has not answered."""
         return self._task is not None and not self._task.done()
 
     async def open(self, first: Sequence[Named] = ()) -> TxnId:

@@ -32,7 +32,7 @@ class Operations:
 
     @property
     def any_started(self) -> bool:
-        """Whether any operation was started, or may have been."""
+        """True if any operation was started, or may have been."""
         return bool(self._targets)
 
     def called(self, call: Coroutine[Any, Any, Any]) -> None:

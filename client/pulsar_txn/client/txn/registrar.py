@@ -29,7 +29,7 @@ class CoordinatorSessions(Protocol):
 
     @property
     def registers_first(self) -> bool:
-        """Whether `new_txn` takes `first`."""
+        """True if `new_txn` takes `first`."""
         ...
 
     async def new_txn(
@@ -73,7 +73,7 @@ class CoordinatorSessions(Protocol):
 
     @property
     def may_be_fenced(self) -> bool:
-        """Whether the client has a transactional id."""
+        """True if the client has a transactional id."""
         ...
 
     async def why_refused(self, error: NotAllowedError) -> PulsarError:
@@ -104,7 +104,7 @@ class Target:
 
     @property
     def registered(self) -> bool:
-        """Whether the coordinator knows it."""
+        """True if the coordinator knows it."""
         future = self.registration
         return future is not None and future.done() and not future.cancelled() and future.exception() is None
 

@@ -79,12 +79,12 @@ class CoordinatorSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether requests can leave at once."""
+        """True if requests can leave at once."""
         return self._connection is not None
 
     @property
     def ends_groups(self) -> bool:
-        """Whether the broker, while connected, ends several transactions by one record."""
+        """True if the broker, while connected, ends several transactions by one record."""
         return self._connection is not None and self._connection.features.supports_group_end
 
     @property

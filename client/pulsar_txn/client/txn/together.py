@@ -75,7 +75,7 @@ async def open_for_others(core: Core, timeout_ms: int) -> TxnId:
 
 
 async def is_open(core: Core, txn_id: TxnId | str) -> bool:
-    """Whether a transaction of this epoch is neither ended nor being ended. Raises TransactionFenced, and as `take_over`."""
+    """True if a transaction of this epoch is neither ended nor being ended. Raises TransactionFenced, and as `take_over`."""
     coordinators: TransactionCoordinators = core.coordinators()
     try:
         await coordinators.add_partitions(TxnId.parse(txn_id) if isinstance(txn_id, str) else txn_id, ())
@@ -85,7 +85,7 @@ async def is_open(core: Core, txn_id: TxnId | str) -> bool:
 
 
 async def ends_groups(core: Core) -> bool:
-    """Whether the cluster's coordinators offer what this module rests on. Raises TransactionsDisabled, and as `take_over`."""
+    """True if the cluster's coordinators offer what this module rests on. Raises TransactionsDisabled, and as `take_over`."""
     coordinators: TransactionCoordinators = core.coordinators()
     return await coordinators.end_groups()
 

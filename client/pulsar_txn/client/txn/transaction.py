@@ -91,7 +91,7 @@ class AsyncTransaction:
 
     @property
     def doomed(self) -> bool:
-        """Whether an operation failed, so that the transaction can only be aborted."""
+        """True if an operation failed, so that the transaction can only be aborted."""
         return bool(self.inside.life.failures)
 
     @property

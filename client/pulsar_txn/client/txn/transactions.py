@@ -56,7 +56,7 @@ class Transactions:
         core.coordinators = lambda: self.coordinators
 
     def _has_left(self) -> bool:
-        """Whether nothing more of this client's transactions can arrive anywhere, and none was left to its group."""
+        """True if nothing more of this client's transactions can arrive anywhere, and none was left to its group."""
         return not self._left_open and not any(core.resources() for core in self.members)
 
     def new(self, options: TransactionOptions, txn_id: TxnId | None = None, prepared: PreparedToken | None = None) -> Unit:

@@ -126,7 +126,7 @@ class Unit:
 
     @property
     def usable(self) -> bool:
-        """Whether operations are taken."""
+        """True if operations are taken."""
         return self.life.usable
 
     @property
@@ -142,12 +142,12 @@ class Unit:
 
     @property
     def has_work(self) -> bool:
-        """Whether its coordinator has to be told of its end, or messages come again after its abort."""
+        """True if its coordinator has to be told of its end, or messages come again after its abort."""
         return self.life.id is not None or self.opening.is_under_way or len(self.inputs) > 0
 
     @property
     def is_begun_here(self) -> bool:
-        """Whether this client has to end it before it begins another one, when it has one at a time."""
+        """True if this client has to end it before it begins another one, when it has one at a time."""
         life = self.life
         return self.begun and (life.usable or life.state is TransactionState.PREPARING or self.ending.is_under_way)
 
@@ -157,7 +157,7 @@ class Unit:
         self.begun = True
 
     def belongs_to(self, core: object) -> bool:
-        """Whether producers and consumers of the client with this core may take part."""
+        """True if producers and consumers of the client with this core may take part."""
         return core is self._core or core in self._others
 
     # --- what producers and consumers call (see `enlist`) -------------------------------------------------------------

@@ -264,5 +264,5 @@ class RealFiles:
 
 
 def is_network(file_system: str) -> bool:
-    """Whether syncs and locks there depend on another machine or another process."""
+    """True if syncs and locks there depend on another machine or another process."""
     return file_system in NETWORK_FILE_SYSTEMS or file_system.startswith("fuse")

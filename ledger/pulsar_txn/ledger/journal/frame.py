@@ -182,14 +182,14 @@ def read_header(buffer: Buffer, offset: int, uuid: bytes, segment: int) -> Frame
 
 
 def directory_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
-    """Whether header and directory fit their checksum."""
+    """True if header and directory fit their checksum."""
     start = crc32c(buffer[offset + 4 : offset + 4 + _COVERED])
     end = offset + HEADER.size + header.directory_length
     return bool(crc32c(buffer[offset + HEADER.size : end], start) == header.directory_crc)
 
 
 def frame_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
-    """Whether the data after a directory that fits does so as well."""
+    """True if the data after a directory that fits does so as well."""
     data_start = offset + HEADER.size + header.directory_length
     return bool(crc32c(buffer[data_start : offset + header.length], header.directory_crc) == header.frame_crc)
 

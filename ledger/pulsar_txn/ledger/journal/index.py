@@ -144,7 +144,7 @@ class LogIndex:
         return True
 
     def holds(self, first: int, place: int) -> bool:
-        """Whether the run that begins with `first` is read from `place`."""
+        """True if the run that begins with `first` is read from `place`."""
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and (self._firsts[at], self._segments[at], self._offsets[at]) == (first, *split_location(place))
 

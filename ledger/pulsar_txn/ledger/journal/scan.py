@@ -31,7 +31,7 @@ class Content:
     holes: list[tuple[int, int]]
 
     def hole_in(self, start: int, end: int) -> bool:
-        """Whether something between `start` and `end` cannot be read."""
+        """True if something between `start` and `end` cannot be read."""
         return any(hole_start < end and start < hole_end for hole_start, hole_end in self.holes)
 
     def readable(self, start: int, end: int) -> list[tuple[int, bytes]]:

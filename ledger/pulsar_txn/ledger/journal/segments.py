@@ -270,7 +270,7 @@ class SegmentFiles:
 
     @property
     def held(self) -> bool:
-        """Whether segments that are not needed any more keep their names and what they hold."""
+        """True if segments that are not needed any more keep their names and what they hold."""
         return self._held
 
     def hold(self) -> None:

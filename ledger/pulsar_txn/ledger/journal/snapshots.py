@@ -36,7 +36,7 @@ class StoredSnapshot:
         self.sizes = [0] * count
 
     def has(self, serial: int) -> bool:
-        """Whether the part of this serial belongs to it."""
+        """True if the part of this serial belongs to it."""
         return self.first <= serial < self.first + self.count
 
     def place(self, serial: int) -> int:

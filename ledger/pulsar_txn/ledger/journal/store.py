@@ -153,7 +153,7 @@ class JournalStore:
         return log
 
     def exists(self, name: str) -> bool:
-        """Whether there is a log of this name."""
+        """True if there is a log of this name."""
         return name in self.state.by_name
 
     @property
@@ -209,7 +209,7 @@ class JournalStore:
 
     @property
     def disk_full(self) -> bool:
-        """Whether new data is refused with DiskFull until there is room."""
+        """True if new data is refused with DiskFull until there is room."""
         return self.segment_files.scarce
 
     @property
@@ -292,7 +292,7 @@ class JournalStore:
             self.join(len(state.name) + _LOG_RECORD_BYTES).dirty[state] = None
 
     def has_reserve(self, size: int) -> bool:
-        """Whether a record that must go on may still use what is left of the reserve."""
+        """True if a record that must go on may still use what is left of the reserve."""
         room = self.writer.room + self.segment_files.ready_count * self.segment_files.segment_bytes
         return room - 2 * (self.pressure.bytes + size) > self.segment_files.segment_bytes // 4
 

@@ -281,7 +281,7 @@ class JournalWriter:
         self._write(planned)
 
     def _slice_is_due(self) -> bool:
-        """Whether the checkpoint goes on although nothing else is to be written; if later, somebody will ask again."""
+        """True if the checkpoint goes on although nothing else is to be written; if later, somebody will ask again."""
         if not self._checkpoints.open or self._segment_files.scarce:
             return False
         wait = self._checkpoints.wait(self._loop.time())

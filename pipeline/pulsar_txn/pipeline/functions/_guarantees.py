@@ -241,7 +241,7 @@ class Loop:
         self._note("processed", (message,), None)
 
     def _ends_the_run(self, message: Message[bytes], error: Exception) -> bool:
-        """Whether no further message is to be tried: the error is final, or the first messages were all given up."""
+        """True if no further message is to be tried: the error is final, or the first messages were all given up."""
         if self._is_final(error):
             return True
         if not self._is_given_up(message, error) or not self._first.all_fail(message):
@@ -250,7 +250,7 @@ class Loop:
         return True
 
     def _is_given_up(self, message: Message[bytes], error: Exception) -> bool:
-        """Whether this was the last attempt with the message."""
+        """True if this was the last attempt with the message."""
         if isinstance(error, StateMoved):
             return False
         retries = self._config.max_message_retries

@@ -74,7 +74,7 @@ class Instance:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the client is."""
+        """True if the client is."""
         return self.client.inside.closed
 
     def serde_of(self, class_name: str | None) -> SerDe:

@@ -27,7 +27,7 @@ class Process:
 
     @property
     def is_async(self) -> bool:
-        """Whether it is to be called on the loop."""
+        """True if it is to be called on the loop."""
         return inspect.iscoroutinefunction(self.call)
 
 
@@ -103,7 +103,7 @@ def process_of(function: Any) -> Process:
 
 
 def _takes_context(call: Callable[..., Any]) -> bool:
-    """Whether it has a second positional argument that it needs, or that is called `context`."""
+    """True if it has a second positional argument that it needs, or that is called `context`."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except ValueError:  # of some built-in functions

@@ -162,12 +162,12 @@ class FunctionConfig:
 
     @property
     def is_managed(self) -> bool:
-        """Whether the runtime opens transactions."""
+        """True if the runtime opens transactions."""
         return self.transaction.mode is TransactionMode.MANAGED or self.window is not None
 
     @property
     def is_effectively_once(self) -> bool:
-        """Whether output has sequence ids."""
+        """True if output has sequence ids."""
         return self.processing_guarantees is ProcessingGuarantees.EFFECTIVELY_ONCE
 
     @property
@@ -210,7 +210,7 @@ def _where(error: Exception) -> str:
 
 
 def _has_more_nodes(found: Any, most: int) -> bool:
-    """Whether a document of YAML written out would have more than so many values. An anchor may contain itself."""
+    """True if a document of YAML written out would have more than so many values. An anchor may contain itself."""
     left, count = [found], 0
     while left:
         count += 1

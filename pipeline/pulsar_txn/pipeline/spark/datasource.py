@@ -103,7 +103,7 @@ def register(spark: Any) -> None:
 
 
 def _starts_any_python(context: Any) -> bool:
-    """Whether nobody has said which Python the workers of a local session run."""
+    """True if nobody has said which Python the workers of a local session run."""
     return (
         context.master.startswith("local")
         and "PYSPARK_PYTHON" not in os.environ

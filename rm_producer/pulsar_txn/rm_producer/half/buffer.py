@@ -107,7 +107,7 @@ class HalfTopicTransactionBuffer:
         return first.before if first is not None and first.copied else self._last["topic"]
 
     def is_hidden(self, position: Position, header: EntryHeader) -> bool:
-        """Whether an entry is a marker (of another buffer, before this one). Nothing of an aborted transaction gets here."""
+        """True if an entry is a marker (of another buffer, before this one). Nothing of an aborted transaction gets here."""
         return header.marker_type is not None
 
     def is_aborted(self, txn_id: TxnId) -> bool:

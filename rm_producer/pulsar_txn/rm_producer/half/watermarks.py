@@ -22,7 +22,7 @@ class Watermarks:
         self._leasts: dict[int, SweptHeap[TxnId]] = {}
 
     def has_passed(self, txn_id: TxnId) -> bool:
-        """Whether the coordinator says that the transaction is over."""
+        """True if the coordinator says that the transaction is over."""
         return txn_id.least <= self.of.get(txn_id.most, -1)
 
     def rise(self, most: int, low_watermark: int) -> None:
@@ -56,7 +56,7 @@ class Watermarks:
         return next(filter(None, (self.passed(most, low) for most, low in self.of.items())), [])
 
     def is_any_stale(self) -> bool:
-        """Whether there are such."""
+        """True if there are such."""
         of = self.of
         firsts = ((most, leasts.first()) for most, leasts in self._leasts.items())
         return any(first is not None and first.least <= of.get(most, -1) for most, first in firsts)

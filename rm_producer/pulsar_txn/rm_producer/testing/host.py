@@ -141,7 +141,7 @@ class BufferHost:
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was appended that is not confirmed, or waits to be done."""
+        """True if something was appended that is not confirmed, or waits to be done."""
         if self._host.is_busy or self._skin.is_busy:
             return True
         return any(log.last_confirmed < log.last_appended for log in self.logs.values())
@@ -253,7 +253,7 @@ class _TopicSkin(Skin):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is left to be done."""
+        """True if something is left to be done."""
         return bool(self._questions or self._copies)
 
     def applied(self, log: str, position: Position, record: TopicRecord) -> None:

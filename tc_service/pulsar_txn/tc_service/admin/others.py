@@ -44,7 +44,7 @@ class Answer:
 
 
 def is_for_here(request: web.Request) -> bool:
-    """Whether another instance asks, which wants nothing that this one does not lead itself."""
+    """True if another instance asks, which wants nothing that this one does not lead itself."""
     return _MARK in request.headers
 
 

@@ -72,7 +72,7 @@ class Claims:
 
     @property
     def is_held(self) -> bool:
-        """Whether participants of the cluster may register."""
+        """True if participants of the cluster may register."""
         return not self.why
 
     @property
@@ -245,7 +245,7 @@ class Register:
         self._closed = False
 
     def covers(self, position: Position) -> bool:
-        """Whether it says that the log has come so far."""
+        """True if it says that the log has come so far."""
         return position <= self._covered
 
     async def begin(self) -> None:

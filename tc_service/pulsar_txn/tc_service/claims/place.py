@@ -42,7 +42,7 @@ class ClaimsPlace(Protocol):
         """
 
     async def is_alive(self, store: str) -> bool:
-        """Whether some process has another store. Raises PulsarError."""
+        """True if some process has another store. Raises PulsarError."""
 
     async def close(self) -> None:
         """Leave. Idempotent; it may be opened again."""

@@ -122,7 +122,7 @@ async def open_admin(url: str, settings: Settings) -> AsyncIterator[AdminApi]:
 
 
 async def hides(admin: AdminApi, topic: str, txn_id: TxnId) -> bool:
-    """Whether a topic hides what a transaction has sent. Raises AdminRefused, AdminUnreachable."""
+    """True if a topic hides what a transaction has sent. Raises AdminRefused, AdminUnreachable."""
     path = f"/admin/v3/transactions/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
     stats = await admin.get(path)
     return bool((stats or {}).get("aborted"))

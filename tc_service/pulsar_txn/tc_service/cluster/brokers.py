@@ -134,7 +134,7 @@ class Brokers:
             del self._learned[next(iter(self._learned))]
 
     async def has_transactions(self) -> bool:
-        """Whether some broker has transactions on. Raises ConnectionLost, OperationTimeout.
+        """True if some broker has transactions on. Raises ConnectionLost, OperationTimeout.
 
         Brokers that have them off take the end of a transaction on a topic that is not there, and answer "ok". What they
         refuse is a client of their coordinators; one that has them on refuses it in other words, or not.

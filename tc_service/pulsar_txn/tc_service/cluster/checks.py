@@ -71,7 +71,7 @@ async def check_participant(brokers: Brokers, participant: Participant, admin: A
 
 
 async def is_missing(brokers: Brokers, topic: str) -> bool:
-    """Whether there is no such topic at this moment, which brokers answer "ok" to ends of. Raises as `check_participant`."""
+    """True if there is no such topic at this moment, which brokers answer "ok" to ends of. Raises as `check_participant`."""
     name = TopicName.parse(topic)
     count = await _count_of(brokers, name)
     return count is None or bool(count and name.partition >= count)

@@ -132,7 +132,7 @@ def pause_ms(answer: Answer, failures: int) -> int:
 
 
 def raises_alarm(answer: Answer, failures: int) -> bool:
-    """Whether the `failures`-th failure in a row raises an alarm: the first one, and then each time the count doubles."""
+    """True if the `failures`-th failure in a row raises an alarm: the first one, and then each time the count doubles."""
     first = RULES[answer].alarm_after
     if not first or failures < first:
         return False

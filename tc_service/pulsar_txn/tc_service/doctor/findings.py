@@ -44,7 +44,7 @@ class Cure(enum.Enum):
 
     @property
     def guesses(self) -> bool:
-        """Whether no log says this outcome: never without a question."""
+        """True if no log says this outcome: never without a question."""
         return self in (Cure.ABORT, Cure.SEARCH)
 
 

@@ -160,7 +160,7 @@ class Looking:
         return [finding for finding in findings if self._is_old(finding.since_ms, self._scope.older_than_ms)]
 
     def _scope_is_recent(self, holders: Sequence[_Holder]) -> bool:
-        """Whether even the oldest of them is young: then the others are younger."""
+        """True if even the oldest of them is young: then the others are younger."""
         oldest = min((holder.first.published_ms for holder in holders), default=0)
         return bool(holders) and not self._is_old(oldest, self._scope.older_than_ms)
 

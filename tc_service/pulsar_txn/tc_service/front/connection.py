@@ -216,7 +216,7 @@ class FrontConnection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the client takes what it is sent."""
+        """True if the client takes what it is sent."""
         return self._writable
 
     @property
@@ -305,7 +305,7 @@ class FrontConnection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that this client asked for is not answered yet."""
+        """True if something that this client asked for is not answered yet."""
         return self._requests > 0
 
     def pressure(self, *, high: bool) -> None:
@@ -333,7 +333,7 @@ class FrontConnection(asyncio.Protocol):
             self._abort("its broker does not read")
 
     def _is_stuck(self, who: str, transport: asyncio.Transport | None, *, reads: bool) -> bool:
-        """Whether as much waits for somebody as two looks ago, or more."""
+        """True if as much waits for somebody as two looks ago, or more."""
         before = self._stuck.pop(who, None)
         if reads or transport is None:
             return False

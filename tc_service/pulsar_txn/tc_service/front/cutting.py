@@ -40,7 +40,7 @@ class Cutter:
 
     @property
     def is_between(self) -> bool:
-        """Whether all bytes that were given so far end with a frame."""
+        """True if all bytes that were given so far end with a frame."""
         return not self._left
 
     @property

@@ -98,7 +98,7 @@ class ClientsFront:
 
     @property
     def under_pressure(self) -> bool:
-        """Whether the store has too much in flight, so that no client is read."""
+        """True if the store has too much in flight, so that no client is read."""
         return self._service.under_pressure
 
     @property

@@ -57,7 +57,7 @@ class Front(Protocol):
 
     @property
     def under_pressure(self) -> bool:
-        """Whether the store has too much in flight."""
+        """True if the store has too much in flight."""
 
 
 class Link(Answering, Protocol):

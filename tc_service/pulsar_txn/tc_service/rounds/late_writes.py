@@ -56,7 +56,7 @@ class Knows(Protocol):
         """What our coordinators say; None for what they do not know, or do not lead here."""
 
     def is_open_at(self, participant: Participant) -> bool:
-        """Whether something of ours is open or ending there."""
+        """True if something of ours is open or ending there."""
 
     def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
         """What has ended there, of what is remembered."""
@@ -128,7 +128,7 @@ class LateWrites:
         return is_curing
 
     async def _is_of_brokers(self, txn_id: TxnId) -> bool:
-        """Whether a coordinator of the cluster itself has it, or cannot say."""
+        """True if a coordinator of the cluster itself has it, or cannot say."""
         return not txn_id.most & LANE_BIT and await self._reads.status(txn_id) is not Status.NOT_KNOWN
 
     def _cure_subscription(self, participant: Participant, *, was_tried: bool) -> bool:

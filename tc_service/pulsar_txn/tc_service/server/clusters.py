@@ -34,10 +34,10 @@ class Cluster(Protocol):
         """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
 
     def is_checked(self, participant: Participant) -> bool:
-        """Whether the participant was found there before, so that nobody need be asked."""
+        """True if the participant was found there before, so that nobody need be asked."""
 
     async def is_missing(self, topic: str) -> bool:
-        """Whether the cluster says that there is no such topic at this moment."""
+        """True if the cluster says that there is no such topic at this moment."""
         ...
 
     async def check(self, participant: Participant) -> None:
@@ -135,7 +135,7 @@ class Clusters:
         return seen
 
     def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:
-        """Whether nobody has to be asked about these."""
+        """True if nobody has to be asked about these."""
         return all(map(self._clusters[cluster].is_checked, participants))
 
     async def check(self, cluster: str, participants: Iterable[Participant]) -> None:
@@ -145,7 +145,7 @@ class Clusters:
                 await self._clusters[cluster].check(each)
 
     async def is_missing(self, cluster: str, topic: str) -> bool:
-        """Whether a cluster says that it has no such topic at this moment."""
+        """True if a cluster says that it has no such topic at this moment."""
         found = self._clusters.get(cluster)
         return found is not None and await found.is_missing(topic)
 

@@ -427,5 +427,5 @@ def _log_of(txn_id: TxnId) -> str:
 
 
 def is_shared(store: LogStore) -> bool:
-    """Whether several processes have the store at once."""
+    """True if several processes have the store at once."""
     return isinstance(store, SharedLogStore)

@@ -172,7 +172,7 @@ class CoordinatorService:
 
     @property
     def under_pressure(self) -> bool:
-        """Whether the store has too much in flight, so that no client is read."""
+        """True if the store has too much in flight, so that no client is read."""
         return self._clients.under_pressure
 
     async def close(self) -> None:

@@ -49,11 +49,11 @@ class Services(Protocol):
 
     @property
     def ends_groups(self) -> bool:
-        """Whether the coordinators end several transactions by one record."""
+        """True if the coordinators end several transactions by one record."""
 
     @property
     def checks(self) -> bool:
-        """Whether the coordinators ask check groups."""
+        """True if the coordinators ask check groups."""
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as its cluster knows it, and that cluster."""

@@ -47,7 +47,7 @@ class Claimed:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else leads it by now."""
+        """True if somebody else leads it by now."""
         return self.writer.lost is not None or self.fold.producer != self.writer.name
 
     async def give_up(self) -> None:

@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
     @property
     def is_claim(self) -> bool:
-        """Whether a leader begins with it."""
+        """True if a leader begins with it."""
         return self.sequence == 0
 
 

@@ -88,7 +88,7 @@ class TopicLog(BaseLog):
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody else can lead this log at this moment, so that the state in memory is the newest.
+        """True if nobody else can lead this log at this moment, so that the state in memory is the newest.
 
         False after a lease without a confirmed frame, and while there is no tie to the broker: an answer that follows from
         memory has to wait for a frame then (`refresh`).

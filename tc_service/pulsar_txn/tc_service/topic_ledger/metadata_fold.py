@@ -36,7 +36,7 @@ class MetadataFold:
         self._writers: dict[bytes, int] = {}
 
     def is_new(self, operation: Operation) -> bool:
-        """Whether it was not applied before."""
+        """True if it was not applied before."""
         return operation.sequence > self._writers.get(operation.writer, -1)
 
     def apply(self, operation: Operation) -> Result:

@@ -141,7 +141,7 @@ class TopicStore:
         return None if ledger_id is None else log_topic(self._namespace, self._prefix, ledger_id, name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a log of this name."""
+        """True if there is a log of this name."""
         return self._ledger_id(name) is not None
 
     @property

@@ -55,7 +55,7 @@ class Tail:
 
     @property
     def is_attached(self) -> bool:
-        """Whether messages can come in at this moment."""
+        """True if messages can come in at this moment."""
         return self._line.connection is not None
 
     def start(self) -> None:

@@ -62,7 +62,7 @@ class Writer:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the broker knows this producer at this moment, as far as we know."""
+        """True if the broker knows this producer at this moment, as far as we know."""
         return self._line.connection is not None
 
     async def attach(self, mode: int) -> None:

@@ -42,7 +42,7 @@ class Beginning:
 
     @property
     def may_grow(self) -> bool:
-        """Whether there are topics with partitions."""
+        """True if there are topics with partitions."""
         return bool(self._known)
 
     async def partitions(self) -> list[Found]:

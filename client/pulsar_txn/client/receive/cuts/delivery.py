@@ -59,7 +59,7 @@ class Fetcher(Generic[T]):
         inside.acknowledge_soon(newest_of(messages), cumulative=True)
 
     async def _is_past(self, reader: AsyncReader[T], last: Position) -> bool:
-        """Whether an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
+        """True if an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
         (part,) = reader.inside.inside.parts
         come = part.place.last_position
         if not part.is_connected:

@@ -45,7 +45,7 @@ class Run:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether its messages are not handed out."""
+        """True if its messages are not handed out."""
         return self.dropped if self.owner is None else self.owner.dropped
 
 
@@ -104,7 +104,7 @@ class Lane:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether its first run is known to wait for a transaction."""
+        """True if its first run is known to wait for a transaction."""
         return self.blocked_by is not None and not self.blocked_by.complete
 
     def run(self, number: int) -> Run:

@@ -117,7 +117,7 @@ class Planner:
 
     @property
     def needs_list(self) -> bool:
-        """Whether a transaction waits for the list of partitions."""
+        """True if a transaction waits for the list of partitions."""
         return bool(self._incomplete) and self.newest > self._listed
 
     def settle(self) -> None:
@@ -136,7 +136,7 @@ class Planner:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something can be handed out now; then it stays so until `next` is called."""
+        """True if something can be handed out now; then it stays so until `next` is called."""
         try:
             self._is_ready = self._is_ready or any(self._closure(index) is not None for index in range(len(self.lanes)))
         except CutTooLarge:

@@ -65,7 +65,7 @@ class WindowConfig:
 
     @property
     def counts_overlapping(self) -> bool:
-        """Whether a message is in several windows, which depend on the order of the messages."""
+        """True if a message is in several windows, which depend on the order of the messages."""
         return self.length_count is not None and self.slide < self.length
 
 

@@ -152,7 +152,7 @@ class WindowLoop:
         return late, refused
 
     def _ends_the_run(self, message: Message[bytes], error: Exception) -> bool:
-        """Whether no further message is to be tried: the error is final, or the first messages were all refused."""
+        """True if no further message is to be tried: the error is final, or the first messages were all refused."""
         if is_fatal(error) or self._instance.is_closed:
             return True
         if not self._first.all_fail(message):

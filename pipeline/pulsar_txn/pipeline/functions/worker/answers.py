@@ -148,7 +148,7 @@ def input_of(config: FunctionConfig, topic: str | None) -> str:
 
 
 def is_output_of(message: Message[bytes], sent: MessageId, topic: str) -> bool:
-    """Whether the runtime made this message of that one."""
+    """True if the runtime made this message of that one."""
     given_topic, given_id = message.properties.get("__pfn_input_topic__"), message.properties.get("__pfn_input_msg_id__")
     if given_topic is None or given_id is None:
         return False

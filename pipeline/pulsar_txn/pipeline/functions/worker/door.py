@@ -63,7 +63,7 @@ class Door:
             await _check(answer)
 
     async def has_topic(self, topic: str) -> bool:
-        """Whether there is such a topic, with partitions or without. Nothing is made."""
+        """True if there is such a topic, with partitions or without. Nothing is made."""
         name = parse_topic(topic)
         path = f"{self._admin_url}/admin/v2/{name.domain}/{name.tenant}/{name.namespace}/{quote(name.name, safe='')}"
         async with self._session.get(f"{path}/partitions", timeout=_WAIT) as answer:

@@ -19,7 +19,7 @@ Define = Callable[[str, int], str]
 
 
 def asks_for_bytes(options: Options) -> bool:
-    """Whether nothing is said about schemas."""
+    """True if nothing is said about schemas."""
     return options.schema == "bytes" and options.key_schema is None
 
 

@@ -37,7 +37,7 @@ def json_reader(node: Node) -> Callable[[bytes], Any]:
 
 
 def _needs_text(node: Node) -> bool:
-    """Whether the digits of numbers matter, beyond those of a double."""
+    """True if the digits of numbers matter, beyond those of a double."""
     if node.logical == "decimal" or (node.logical or "").startswith("timestamp"):
         return True
     below = [each for _, each in node.fields] if node.inner is None else [node.inner]

@@ -107,7 +107,7 @@ class SourceAcks:
 
 
 async def _is_beyond(consumer: AsyncConsumer[bytes], place: Place) -> bool:
-    """Whether a subscription has acknowledged everything up to a place."""
+    """True if a subscription has acknowledged everything up to a place."""
     (position,) = (await consumer.committed(require_stable=False)).values()
     return bool(position.message_id.position >= place)
 

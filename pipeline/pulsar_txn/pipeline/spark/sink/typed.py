@@ -79,12 +79,12 @@ class MessageWriter:
 
     @property
     def has_keys(self) -> bool:
-        """Whether the column `key` belongs to the schema."""
+        """True if the column `key` belongs to the schema."""
         return self._key is not None
 
     @property
     def keys_are_base64(self) -> bool:
-        """Whether the keys of the messages are."""
+        """True if the keys of the messages are."""
         return self._encoding is KeyValueEncoding.SEPARATED
 
     def written(self, values: Any, keys: Any) -> tuple[Any, Any]:

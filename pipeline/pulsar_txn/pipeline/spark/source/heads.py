@@ -99,7 +99,7 @@ class Heads:
         await head.reader.close()
 
     def was_read_whole(self, topic: str, place: Place) -> bool:
-        """Whether a partition that was deleted had nothing after `place`: its head sat there, and nothing has come."""
+        """True if a partition that was deleted had nothing after `place`: its head sat there, and nothing has come."""
         return self._gone.get(topic) == place
 
     def sit(self, ends: Places) -> None:
@@ -135,7 +135,7 @@ class Heads:
         await self._moved()
 
     async def is_quiet(self, ends: Places, seconds: float) -> bool:
-        """Whether all heads sit at `ends` and nothing has come after them, also not within so many seconds.
+        """True if all heads sit at `ends` and nothing has come after them, also not within so many seconds.
 
         Heads that have not sat down after some seconds, because a broker is away, are not quiet.
         """
@@ -168,7 +168,7 @@ class Heads:
         return head.after
 
     def has_waited(self, topic: str, place: Place) -> bool:
-        """Whether a head has sat at `place` since the entry there was seen, and nothing has come after it."""
+        """True if a head has sat at `place` since the entry there was seen, and nothing has come after it."""
         head = self._heads.get(topic)
         return head is not None and head.seat == place and head.saw_seat and head.after is None
 

@@ -61,7 +61,7 @@ class OpenTransactions:
 
     @property
     def is_told(self) -> bool:
-        """Whether there is anybody to ask."""
+        """True if there is anybody to ask."""
         return self._admin is not None
 
     @property

@@ -39,7 +39,7 @@ class Limit:
         )
 
     def is_reached(self, rows: int, size: int) -> bool:
-        """Whether so much is enough."""
+        """True if so much is enough."""
         return (self.rows is not None and rows >= self.rows) or (self.size is not None and size >= self.size)
 
 

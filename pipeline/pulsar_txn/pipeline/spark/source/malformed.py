@@ -21,7 +21,7 @@ class Malformed:
 
     @property
     def drops(self) -> bool:
-        """Whether their rows are left out."""
+        """True if their rows are left out."""
         return self._mode == "DROPMALFORMED"
 
     def settle(self, unfit: Unfit, message_id: Callable[[int], str]) -> None:

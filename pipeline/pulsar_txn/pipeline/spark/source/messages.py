@@ -25,7 +25,7 @@ class MessageReader:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the keys of messages are keys of pairs."""
+        """True if the keys of messages are keys of pairs."""
         return self._encoding is KeyValueEncoding.SEPARATED
 
     def columns(self, payloads: Bytes, keys: Bytes, versions: Versions) -> tuple[Any, Any, Unfit]:

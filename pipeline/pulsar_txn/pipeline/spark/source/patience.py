@@ -20,7 +20,7 @@ _BRIEF_SECONDS: Final = 2.0
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether asking again may help."""
+    """True if asking again may help."""
     if isinstance(error, ConsumerBusy):
         return True  # an attempt of ours that had no answer, or a monitor that looks at a subscription
     return isinstance(error, TimeoutError) or (isinstance(error, PulsarError) and error.retriable)

@@ -77,7 +77,7 @@ class RangeReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything has been handed out; then `next` need not be asked."""
+        """True if everything has been handed out; then `next` need not be asked."""
         return self._done
 
     async def next(self) -> list[RawEntry]:
@@ -103,7 +103,7 @@ class RangeReader:
         return []
 
     async def _opened(self) -> bool:
-        """Whether the topic is there to be read."""
+        """True if the topic is there to be read."""
         try:
             self._reader = await self._patience.insist(lambda: self._open(self._place), f"opening {self._wanted.topic}")
         except TopicNotFound:

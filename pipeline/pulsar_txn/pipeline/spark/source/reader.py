@@ -202,7 +202,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return Limit(size=limit.max_bytes) if isinstance(limit, ReadMaxBytes) else None
 
     def _knows_more(self, start: Places) -> bool:
-        """Whether the ends that were seen a moment ago are not reached yet: a limited micro-batch needs no newer ones."""
+        """True if the ends that were seen a moment ago are not reached yet: a limited micro-batch needs no newer ones."""
         newest = self._newest
         if time.monotonic() - self._asked_at >= _ASK_SECONDS or newest.keys() != start.keys():
             return False
@@ -250,7 +250,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         report_gone(self._options, f"{topic} was deleted; {what}")
 
     def _was_emptied(self, topic: str, start: Place) -> bool:
-        """Whether a topic without messages may have lost some after `start`.
+        """True if a topic without messages may have lost some after `start`.
 
         A subscription keeps what comes after it. Without one, nothing was lost when the head has sat there since, or when
         the run has read all that it is to read.
