@@ -25,19 +25,19 @@ def overlaps(left: Bits, right: Bits) -> bool:
 
 
 def union(left: Bits, right: Bits) -> Bits:
-    """What either of them covers."""
+    """Union of two sets."""
     return None if left is None or right is None else left | right
 
 
 def intersection(left: Bits, right: Bits) -> Bits:
-    """What both cover."""
+    """Intersection of two sets."""
     if left is None:
         return right
     return left if right is None else left & right
 
 
 def difference(left: Bits, right: Bits, batch_size: int) -> Bits:
-    """What of `left` is outside `right`, 0 if nothing. `batch_size` says what indexes leave of a whole entry."""
+    """Part of `left` outside `right`, 0 if none. `batch_size` says what indexes leave of a whole entry."""
     if right is None:
         return 0
     return (full_ack_set(batch_size) if left is None else left) & ~right
@@ -49,7 +49,7 @@ def contains(outer: Bits, inner: Bits) -> bool:
 
 
 def up_to(cumulative: AckItem, position: Position, bits: Bits) -> Bits:
-    """What of `bits` at `position` a cumulative item covers, 0 if nothing."""
+    """Part of `bits` at `position` that a cumulative item covers, 0 if none."""
     place, covered, _ = cumulative
     if position < place:
         return bits

@@ -1,4 +1,4 @@
-"""Which acks a subscription cannot take: decided before anything is written.
+"""Conflicts of acks: those that a subscription cannot take are refused before anything is written.
 
 An acknowledgement names exactly the messages that its consumer was given and that are not settled. That its own transaction
 holds one of them is a conflict as well: the program worked on two copies of it. Only a request that says by its key that it

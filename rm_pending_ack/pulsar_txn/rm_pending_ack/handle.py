@@ -82,7 +82,7 @@ class PendingAckHandle:
     # -- the fold
 
     def decide(self, request: Request, now_ms: int) -> Step[Record]:
-        """What to write and to release for a request; see the requests. Raises Refusal; changes nothing."""
+        """Decide what to write and to release for a request; see the requests. Raises Refusal; changes nothing."""
         match request:
             case AckIndividual():
                 return self._ack_individual(request, Event.ACK_INDIVIDUAL)
@@ -146,7 +146,7 @@ class PendingAckHandle:
     # -- questions
 
     def pending(self, position: Position) -> int:
-        """What is pending of an entry, as a bit set of batch indexes: 0 nothing, WHOLE_ENTRY all of it."""
+        """Pending part of an entry, as a bit set of batch indexes: 0 nothing, WHOLE_ENTRY all of it."""
         held = self._state.pending.get(position, 0)
         return WHOLE_ENTRY if held is None else held
 
@@ -187,7 +187,7 @@ class PendingAckHandle:
         return None if held is None or held.cumulative is None else held.cumulative[0]
 
     def transaction_state(self, txn_id: TxnId) -> State:
-        """What this subscription knows of a transaction."""
+        """State of a transaction at this subscription."""
         return self._state.state_of(txn_id)
 
     # -- acks
@@ -330,7 +330,7 @@ def _move(items: Sequence[AckItem], cumulative: AckItem | None, sequence: int) -
 
 
 def _redelivery(freed: Iterable[Held]) -> tuple[Redeliver, ...]:
-    """What aborted transactions held individually, to be delivered again.
+    """Redelivery of the messages that aborted transactions held individually.
 
     A cumulative ack brings nothing back by itself, as on stock Pulsar: its consumer has the messages in its hands and
     may have gone on; given again without its knowledge, it would skip them with its next cumulative ack. They come again when

@@ -1,4 +1,4 @@
-"""What transactions hold: per transaction, per coordinator, and which transaction holds the earliest message.
+"""Messages that transactions hold: per transaction, per coordinator, and by the earliest message.
 
 A handle may hold a million messages. So questions are answered by what they touch: a transaction knows its earliest message
 (a heap), all transactions lie in the order of theirs (a sorted list), and a coordinator knows its smallest open id (a heap).
@@ -38,12 +38,12 @@ KEY_BYTES: Final = 300
 
 
 def bytes_of(bits: Bits) -> int:
-    """What one entry takes in memory, about."""
+    """Memory of one entry, in bytes, about."""
     return ITEM_BYTES if bits is None else ITEM_BYTES + (bits.bit_length() >> 3)
 
 
 class Held:
-    """What an open transaction holds. `first`: the log position of its first record. `over`: it holds nothing any more."""
+    """Messages of an open transaction. `first`: the log position of its first record. `over`: it holds nothing any more."""
 
     __slots__ = ("_order", "bytes", "cumulative", "first", "items", "keys", "over", "txn_id")
 
@@ -112,7 +112,7 @@ class Held:
         return order[0] if order else None
 
     def behind(self, cumulative: AckItem) -> list[AckItem]:
-        """What of its individual acks a cumulative item covers, in order."""
+        """Individual acks that a cumulative item covers, in order."""
         place, _, place_size = cumulative
         found: list[AckItem] = []
         seen: list[Position] = []
@@ -177,7 +177,7 @@ class Settled:
 
 
 class Coordinator:
-    """What is known of one coordinator's transactions. `ended` holds ids above the low watermark (older ones may linger)."""
+    """Transactions of one coordinator. `ended` holds ids above the low watermark (older ones may linger)."""
 
     __slots__ = ("_ids", "ended", "low_watermark", "open")
 

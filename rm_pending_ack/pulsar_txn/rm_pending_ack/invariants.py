@@ -1,4 +1,4 @@
-"""What always holds of a pending-ack state; for tests and simulation."""
+"""Invariants of a pending-ack state; for tests and simulation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _one_holder(state: PendingState) -> None:
 
 
 def _index(state: PendingState) -> None:
-    """What is kept beside the state, to find things in it, says the same."""
+    """Check that the indexes beside the state say the same."""
     lowest = {held.txn_id: min(held.items) for held in state.open() if held.items}
     found = {held.txn_id: held.lowest() for held in state.behind((LATEST, None, 0))}
     _claim(found == lowest, f"S12 the earliest acks are {lowest}, not {found}")

@@ -43,7 +43,7 @@ _SHORT: Final = 32
 
 
 class Op(enum.IntEnum):
-    """What a record says (`pending_ack_op`)."""
+    """Operation of a record (`pending_ack_op`)."""
 
     ACK = 1
     COMMIT = 2
@@ -90,7 +90,7 @@ def content_of(items: Iterable[AckItem], *, cumulative: bool) -> bytes:
 
 
 def _encode_item(item: AckItem) -> bytes:
-    """What `put_item` writes, as an element of the entry."""
+    """Encode what `put_item` writes, as an element of the entry."""
     (ledger_id, entry_id), bits, batch_size = item
     body = b"\x08%b\x10%b" % (cached_varint(ledger_id), varint(entry_id))
     if bits is not None:

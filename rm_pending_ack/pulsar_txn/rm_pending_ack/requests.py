@@ -1,4 +1,4 @@
-"""What one may ask of a pending-ack handle.
+"""Requests to a pending-ack handle.
 
 Ack sets: in requests `acked` has bit i set when batch index i is acknowledged by this request (the complement of
 what travels on the wire); None means the whole entry. `batch_size` is 0 for unbatched entries.
@@ -17,7 +17,7 @@ AckItem: TypeAlias = tuple[Position, int | None, int]
 
 
 class CursorView(Protocol):
-    """What the handle asks of the subscription's cursor; `ledger.protocols.Cursor` has it."""
+    """View of the subscription's cursor that the handle uses; `ledger.protocols.Cursor` has it."""
 
     @property
     def mark_delete(self) -> Position:
@@ -142,7 +142,7 @@ class PendingAck(Machine[Request, Any], Protocol):
     """
 
     def pending(self, position: Position) -> int:
-        """What is pending of an entry, as a bit set of batch indexes: 0 for nothing, WHOLE_ENTRY (-1) for all of it.
+        """Pending part of an entry, as a bit set of batch indexes: 0 for nothing, WHOLE_ENTRY (-1) for all of it.
 
         The dispatcher skips what is pending. What a commit settled is also named until the cursor has stored it, so that
         nothing of it slips out between the commit's record and its MoveCursor.

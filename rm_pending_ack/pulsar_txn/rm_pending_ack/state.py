@@ -45,7 +45,7 @@ class PendingState:
         return None if coordinator is None else coordinator.open.get(txn_id[1])
 
     def state_of(self, txn_id: TxnId) -> State:
-        """What is known of a transaction."""
+        """State of a transaction."""
         coordinator = self.coordinators.get(txn_id.most)
         if coordinator is None:
             return State.UNKNOWN
@@ -80,7 +80,7 @@ class PendingState:
             yield self.coordinators[most].open[least]
 
     def held_part(self, item: AckItem) -> AckItem | None:
-        """What of an item open transactions hold, None if nothing."""
+        """Part of an item that open transactions hold, None if none."""
         position, bits, batch_size = item
         parts: Bits = 0
         for held in self.holders(position):
@@ -105,7 +105,7 @@ class PendingState:
         self.last = position
 
     def coordinator(self, most: int) -> Coordinator:
-        """What is known of a coordinator, made on first sight."""
+        """Record of a coordinator, made on first sight."""
         if (coordinator := self.coordinators.get(most)) is None:
             coordinator = self.coordinators[most] = Coordinator()
         return coordinator

@@ -146,12 +146,12 @@ class Subscription:
 
     @property
     def confirmed(self) -> int:
-        """How many entries are durable."""
+        """Number of durable entries."""
         return self.log.last_confirmed[1] + 1
 
     @property
     def trimmed(self) -> int:
-        """How many entries the handle needs no more."""
+        """Number of entries that the handle needs no more."""
         return max(0, self.log.trimmed[1])
 
     @property
@@ -216,7 +216,7 @@ class Subscription:
         self._start(max([changes, self.stored, *(change for _, change in self._resets)]))
 
     def visible(self) -> set[Message]:
-        """What a dispatcher may deliver: neither acknowledged nor pending."""
+        """Messages that a dispatcher may deliver: neither acknowledged nor pending."""
         seen = set()
         for entry in range(len(self.sizes)):
             pending = self.machine.pending(at(entry))
@@ -231,7 +231,7 @@ class Subscription:
 
 
 class _SubscriptionSkin(Skin):
-    """What the host of a handle asks of its subscription."""
+    """Subscription as the host of a handle sees it."""
 
     now_ms = 0
 
@@ -343,7 +343,7 @@ def _refused(host: Subscription, request: AckIndividual | AckCumulative, why: st
 
 @_check
 def commit_acknowledges_and_abort_gives_back(host: Subscription) -> None:
-    """What a transaction acked is gone after its commit, and comes again after its abort."""
+    """Messages that a transaction acked are gone after its commit, and come again after its abort."""
     _succeeds(host, ack(FIRST, whole(0), indexes(1, 0, 2)), ack(SECOND, indexes(1, 1)))
     promise(not {(0, 0), (1, 0), (1, 1), (1, 2)} & host.visible(), "pending messages are delivered to nobody")
     _succeeds(host, abort(SECOND))
@@ -424,7 +424,7 @@ def second_copy_acked_in_its_own_transaction_conflicts(host: Subscription) -> No
 
 @_check
 def answer_of_a_repeat_waits_for_the_first_ack(host: Subscription) -> None:
-    """What a repeat confirms is durable before it is answered."""
+    """Answers of repeats wait until the first ack is durable."""
     host.send(ack(FIRST, whole(0), token="first", key=(7, 1)))  # noqa: S106 - the host's handle of a request
     host.send(ack(FIRST, whole(0), token="again", key=(7, 1)))  # noqa: S106 - the host's handle of a request
     host.send(ack_up_to(FIRST, whole(1), key=(7, 2)))
@@ -449,7 +449,7 @@ def batch_with_all_indexes_pending_conflicts(host: Subscription) -> None:
 
 @_check
 def one_transaction_holds_the_cumulative_ack(host: Subscription) -> None:
-    """It grows, excludes others, applies at commit together with individual acks, and an abort leaves nothing behind."""
+    """Cumulative acks grow, exclude others, apply at commit together with individual ones, and an abort leaves none."""
     _succeeds(host, ack(FIRST, whole(3)), ack_up_to(FIRST, indexes(1, 0, 1)))
     promise(host.machine.cumulative_position(FIRST) == at(1), "the cumulative ack is told")
     _refused(host, ack_up_to(SECOND, whole(4)), "a cumulative ack while another transaction holds one")
@@ -525,7 +525,7 @@ def low_watermark_aborts_what_is_stale(host: Subscription) -> None:
 
 @_check
 def plain_ack_takes_the_message_out(host: Subscription) -> None:
-    """What was acknowledged outside transactions is not given back by an abort, and survives a crash."""
+    """Plain acks are not given back by an abort, and survive a crash."""
     _succeeds(host, ack(FIRST, whole(0), whole(1), indexes(2, 1)))
     host.plain_ack([whole(0), indexes(1, 0)])
     host.confirm()

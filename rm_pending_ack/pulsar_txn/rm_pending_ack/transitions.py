@@ -1,4 +1,4 @@
-"""What happens to a transaction at a subscription: the states, the events, and the table of both.
+"""Transaction at a subscription: the states, the events, and the table of both.
 
 A subscription knows a transaction from its first acknowledgement here until the low watermark of its coordinator passes
 it. An ack of a transaction that is UNKNOWN is not taken on trust: its coordinator is asked whether the transaction is
@@ -53,7 +53,7 @@ from pulsar_txn.wire.ids import TxnAction
 
 
 class State(enum.IntEnum):
-    """What a subscription knows of a transaction."""
+    """State of a transaction at a subscription."""
 
     UNKNOWN = 0
     OPEN = 1
@@ -64,7 +64,7 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What can happen to it: requests and answers for `decide`, and records of the log for `apply`."""
+    """Event of a transaction: requests and answers for `decide`, and records of the log for `apply`."""
 
     ACK_INDIVIDUAL = 0
     ACK_CUMULATIVE = 1

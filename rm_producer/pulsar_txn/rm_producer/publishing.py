@@ -1,4 +1,4 @@
-"""What both transaction buffers say about a send that is stored, and about one that is not."""
+"""Answers of both transaction buffers to sends: stored, or not."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def stored(request: Publish, code: ServerError | None, log: str, topic: str, sen
 
 
 def unregistered(request: Publish, code: ServerError | None, topic: str) -> Refusal:
-    """What a send is answered whose transaction is not open, or does not know the topic. `code`: what the table says."""
+    """Answer to a send whose transaction is not open, or does not know the topic. `code`: what the table says."""
     text = f"transaction {request.txn_id} is not open, or {topic} is not registered in it"
     return Refusal(code or ServerError.NotAllowedError, text)

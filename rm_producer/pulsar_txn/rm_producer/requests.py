@@ -1,4 +1,4 @@
-"""What one may ask of a transaction buffer, and the view of it that the host's read path uses.
+"""Requests to a transaction buffer, and the view of it that the host's read path uses.
 
 Logs are named by the roles in `TransactionBuffer.logs`: `"topic"` is the topic itself, others (`"half"`, `"op"`)
 are the buffer's own, which the host opens as `<topic>-<role>`.
@@ -118,7 +118,7 @@ class BufferStats:
 
 @value
 class Waiting:
-    """What a buffer keeps beside the topic until its transaction is committed, as places in a log of the buffer's own.
+    """Messages that a buffer keeps beside the topic until their transaction is committed, as positions in its own log.
 
     `last`: the last entry that was put there. `first`: the first entry of the oldest transaction that is not whole in the
     topic; None when there is none.
@@ -158,7 +158,7 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
         """Counters at this moment."""
 
     def waiting(self) -> Waiting | None:
-        """What waits beside the topic; None for a buffer that keeps open transactions in the topic itself."""
+        """Messages that wait beside the topic; None for a buffer that keeps open transactions in the topic itself."""
 
     def topic_trimmed(self, before: Position) -> bool:
         """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten.

@@ -1,4 +1,4 @@
-"""What one producer has sent in one transaction: the sequence ids of each entry, and a checksum of what it contains.
+"""Entries of one producer in one transaction: the sequence ids of each, and a checksum of what it contains.
 
 An entry that comes again has the same ids and the same bytes. Another message with ids that are used already is a mistake
 of its program, and neither that message nor the first one may be taken for the other.
@@ -88,7 +88,7 @@ class SentIds:
             del self.chunks[next(iter(self.chunks))]
 
     def image(self) -> IdsImage:
-        """What a snapshot shows of it."""
+        """Image for a snapshot."""
         return tuple(self._ranges or ()), tuple(self._entries), tuple((self.chunks or {}).items())
 
     def restore(self, image: IdsImage) -> None:
@@ -102,7 +102,7 @@ class SentIds:
         self.last = max([self.last, *ranges[1::2], *entries[1::3], *dict(chunks)])
 
     def _place(self, first: int) -> int:
-        """Where the entries from this id on begin."""
+        """Index of the first entry from this id on."""
         entries = self._entries
         return 3 * bisect_left(range(len(entries) // 3), first, key=lambda number: entries[3 * number])
 

@@ -1,4 +1,4 @@
-"""What the open transactions of a topic have got, so that a message that is sent again is not stored again.
+"""Messages of the open transactions of a topic, so that one that is sent again is not stored again.
 
 A client that lost a receipt, or its connection, sends once more what was not answered: the same bytes, with the same producer
 name and the same sequence ids. In a transaction such a repeat is always recognised, whether the topic looks for duplicates or
@@ -52,7 +52,7 @@ class _Senders:
         return (self.name, *(self.others or ()))
 
     def image(self) -> _SenderImage:
-        """What a snapshot shows of them."""
+        """Image for a snapshot."""
         others = () if self.others is None else tuple((name, ids.image()) for name, ids in self.others.items())
         return ((self.name, self.first.image()), *others)
 
@@ -162,7 +162,7 @@ class SentMessages:
             self._names[name][0] = max(self._names[name][0], highest)
 
     def check_invariants(self, is_open: Container[TxnId]) -> str | None:
-        """What contradicts itself, or the transactions that are open; None when nothing does."""
+        """First contradiction in the state, or with the transactions that are open; None without one."""
         counts: dict[str, int] = {}
         for txn_id, senders in self._of.items():
             if txn_id not in is_open:

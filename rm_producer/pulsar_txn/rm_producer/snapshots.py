@@ -36,7 +36,7 @@ ItemT = TypeVar("ItemT")
 
 @attrs.frozen
 class Head:
-    """What is not one of many: the position applied last, counters, low watermarks by coordinator."""
+    """Head of a snapshot: the position applied last, counters, low watermarks by coordinator."""
 
     last: Position
     committed_count: int
@@ -60,7 +60,7 @@ def slices(
 
 
 def read_slice(part: bytes, *, is_first: bool) -> tuple[Head | None, list[Ongoing], list[Aborted]]:
-    """What a slice holds. Raises WireError: not one, of a newer version, or (`is_first`) not the first of a snapshot."""
+    """Decode a slice. Raises WireError: not one, of a newer version, or (`is_first`) not the first of a snapshot."""
     if not part or not 1 <= part[0] <= VERSION:
         raise WireError(f"a transaction buffer snapshot of version {part[0] if part else '?'}; this one reads up to {VERSION}")
     if part[0] == 1:

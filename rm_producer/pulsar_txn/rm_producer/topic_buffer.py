@@ -95,7 +95,7 @@ class TopicTransactionBuffer:
         return txn_id in self._aborted
 
     def state_of(self, txn_id: TxnId) -> TxnState:
-        """What the transaction is for this topic."""
+        """State of the transaction at this topic."""
         most, least = txn_id
         covered = least <= self._low_watermarks.get(most, -1)
         if txn_id in self._ongoing:

@@ -1,4 +1,4 @@
-"""What a transaction can be for one topic, and what each event makes of it.
+"""Transaction at one topic: the states, the events, and the table of both.
 
 A transaction is ONGOING from its first entry to its first marker. It is ABORTED as long as an entry of it may still be read.
 It is OVER when it is neither, and its coordinator's low watermark has passed it. It is STALE when it is still ongoing although
@@ -47,7 +47,7 @@ from pulsar_txn.wire.ids import MarkerType, TxnAction
 
 
 class TxnState(enum.IntEnum):
-    """What a transaction is for one topic."""
+    """State of a transaction at one topic."""
 
     UNKNOWN = 0
     ONGOING = 1
@@ -57,7 +57,7 @@ class TxnState(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What can happen to it: requests, answers and deadlines for `decide`, and entries of the log for `apply`."""
+    """Event of a transaction: requests, answers and deadlines for `decide`, and entries of the log for `apply`."""
 
     PUBLISH = 0
     VERIFIED = 1

@@ -34,7 +34,7 @@ _CACHE_LIMIT: Final = 4096
 
 
 class _Heads(dict[int, bytes]):
-    """What comes before a plain payload, by `payload size << 4 | bytes of the sequence id` (0: absent)."""
+    """Bytes before a plain payload, by `payload size << 4 | bytes of the sequence id` (0: absent)."""
 
     def __missing__(self, key: int) -> bytes:
         if len(self) >= _CACHE_LIMIT:
@@ -245,7 +245,7 @@ def _single(data: bytes, begin: int, body: int) -> BatchMessage:
 
 
 def _fields(metadata: bytes) -> _Fields | None:  # noqa: C901 - one branch per field; split up it costs a third more
-    """What a metadata says; None, or an exception, when it takes the real parser to tell."""
+    """Fields of a metadata; None, or an exception, when it takes the real parser to tell."""
     properties: dict[str, str] | None = None
     partition_key: str | None = None
     ordering_key: bytes | None = None
@@ -303,7 +303,7 @@ def _pair(metadata: bytes, start: int, end: int) -> tuple[str, str] | None:
 
 
 def _parsed(metadata: bytes) -> _Fields:
-    """What any metadata says; MalformedBatch."""
+    """Fields of any metadata. Raises MalformedBatch."""
     try:
         single = parse(pb.SingleMessageMetadata, metadata)
     except MalformedFrame as error:

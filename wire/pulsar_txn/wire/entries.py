@@ -49,7 +49,7 @@ def _entry(metadata: bytes, payload: bytes | bytearray | memoryview) -> bytes:
 
 
 def _locate(entry: bytes | memoryview) -> tuple[int, int, int]:
-    """Where the checked part begins (0: no checksum), where the metadata begins, and where it ends."""
+    """Beginning of the checked part (0: no checksum), beginning of the metadata, and its end."""
     start = checked = 0
     if entry[:2] != MAGIC:
         start = skip_broker_metadata(entry, 0)
@@ -66,7 +66,7 @@ def _locate(entry: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def skip_broker_metadata(data: bytes | memoryview, position: int) -> int:
-    """Where the entry begins: after the broker's own block if there is one at `position`. MalformedFrame."""
+    """Beginning of the entry: after the broker's own block if there is one at `position`. Raises MalformedFrame."""
     if data[position : position + 2] != BROKER_MAGIC:
         return position
     start = position + 6 + int.from_bytes(data[position + 2 : position + 6])
@@ -121,7 +121,7 @@ def is_encrypted(entry: bytes | memoryview) -> bool:
 
 
 def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHeader:
-    """What machines and topics need to know of an entry. MalformedFrame; with `verify` ChecksumMismatch as well.
+    """Decode what machines and topics need to know of an entry. Raises MalformedFrame, with `verify` ChecksumMismatch.
 
     `highest_sequence_id` is that of a batch, and `sequence_id` where the entry names none or a smaller one.
     `txn_id` is set only if both of its halves are present. Fields that are not returned are passed over, not checked.

@@ -114,7 +114,7 @@ class FrameReader:
 
 
 def command_end(frame: bytes) -> int:
-    """Where the command ends and, in SEND and MESSAGE, the entry begins; MalformedFrame when the sizes contradict."""
+    """End of the command, where in SEND and MESSAGE the entry begins. Raises MalformedFrame when the sizes contradict."""
     if len(frame) < 4:
         raise MalformedFrame(f"a frame of {len(frame)} bytes has no room for a command size")
     end = 4 + int.from_bytes(frame[:4])

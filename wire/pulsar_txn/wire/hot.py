@@ -63,7 +63,7 @@ _MAX_UINT: Final = (1 << 32) - 1
 
 
 def _ends(prefix: bytes) -> dict[bytes, int]:
-    """Where the body ends, by the first bytes of a frame whose body is shorter than 128 bytes.
+    """End of the body, by the first bytes of a frame whose body is shorter than 128 bytes.
 
     One look-up checks the type, that the body is in the usual place, and that both sizes agree.
     """
@@ -72,7 +72,7 @@ def _ends(prefix: bytes) -> dict[bytes, int]:
 
 
 def _starts(prefix: bytes) -> list[bytes]:
-    """What comes before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
+    """Bytes before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
     head = len(prefix) + 1
     return [_SIZES(head + size + 4, head + size) + prefix + bytes((size,)) for size in range(128)]
 

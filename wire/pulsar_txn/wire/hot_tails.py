@@ -36,7 +36,7 @@ def beginning(shape: bytes) -> Callable[[bytes, int], re.Match[bytes] | None]:
 
 
 def body_start(frame: bytes, prefix: bytes) -> int | None:
-    """Where the body begins in a frame that is put together as usual and has nothing after the body; None for another one.
+    """Beginning of the body in a frame that is put together as usual and ends with the body; None for another one.
 
     `prefix`: the type, and the tag of the body.
     """

@@ -46,7 +46,7 @@ END_RESPONSES: Final = frozenset({59, 61})
 
 
 class Checked(NamedTuple):
-    """What a NEW_TXN says beside its timeout (`docs/adr/0043`), with the protocol's names.
+    """Fields of NEW_TXN beside its timeout (`docs/adr/0043`), with the protocol's names.
 
     `check_after_ms` None: the coordinator's own time. An empty `nonce` is none.
     """
@@ -71,7 +71,7 @@ _SIZES: Final = struct.Struct(">II").pack
 
 
 def _prefix(kind: int) -> bytes:
-    """What comes before the size of the body: the type, and the tag of the field with the same number."""
+    """Bytes before the size of the body: the type, and the tag of the field with the same number."""
     return b"\x08" + varint(kind) + varint(kind << 3 | 2)
 
 
@@ -151,7 +151,7 @@ def encode_checked(checked: Checked) -> bytes:
 
 
 def checked_of(frame: bytes) -> Checked | None:
-    """What a NEW_TXN says beside its timeout; None when that is nothing. MalformedFrame."""
+    """Fields of a NEW_TXN beside its timeout; None without any. Raises MalformedFrame."""
     if _SECOND_OF_TAG not in frame or not any(tag in frame for tag in _CHECKED_TAGS):
         return None
     usual = _usual_new_txn(frame)
@@ -185,7 +185,7 @@ def _sized(name: str) -> bytes:
 
 
 def first_participants_of(frame: bytes) -> list[FirstParticipant]:
-    """What a NEW_TXN registers at once. MalformedFrame."""
+    """Participants that a NEW_TXN registers at once. Raises MalformedFrame."""
     if _FIRST_TAG not in frame:
         return []
     usual = _usual_new_txn(frame)
@@ -230,7 +230,7 @@ def _read_new_txn(frame: bytes) -> _UsualNewTxn | None:
 
 
 class EndTxn(NamedTuple):
-    """What an END_TXN says. `head`: as of all requests. No action means commit. An empty `prepared_token` is none."""
+    """Fields of END_TXN. `head`: as of all requests. No action means commit. An empty `prepared_token` is none."""
 
     head: bytes
     txn: TxnId

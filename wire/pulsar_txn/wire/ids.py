@@ -78,7 +78,7 @@ class MessageId(NamedTuple):
 
 
 class TxnAction(enum.IntEnum):
-    """What END_TXN asks for (protocol enum TxnAction)."""
+    """Action of END_TXN (protocol enum TxnAction)."""
 
     COMMIT = 0
     ABORT = 1
@@ -108,7 +108,7 @@ class MarkerType(enum.IntEnum):
 
 @value
 class Participant:
-    """Where a transaction wrote or acknowledged: a topic partition, or one subscription of it (`subscription` set)."""
+    """Participant of a transaction: a topic partition, or one subscription of it (`subscription` set)."""
 
     topic: str
     subscription: str | None = None
@@ -116,7 +116,7 @@ class Participant:
 
 @value
 class DispatchHints:
-    """What an entry asks of the broker that hands it out.
+    """Wishes of an entry to the broker that hands it out.
 
     `deliver_at_ms`: not before this time. `chunk_of`: the uuid of the message that this entry is one of several chunks of,
     of which it is number `chunk_id` of `chunks`. None: it does not ask for that.
@@ -130,7 +130,7 @@ class DispatchHints:
 
 @value
 class EntryHeader:
-    """What a topic entry says of itself, decoded from its MessageMetadata by `wire.entries.read_header`.
+    """Header of a topic entry, decoded from its MessageMetadata by `wire.entries.read_header`.
 
     `marker_type` is None for data. `txn_id` is None outside transactions. `num_messages` counts the
     messages of a batch (`None`: the entry is one message, not a batch). `hints` is None for most entries. `checksum` is that of

@@ -168,7 +168,7 @@ def pending_ack_topic(topic: str, subscription: str) -> str:
 
 
 def why_reserved(name: TopicName) -> str | None:
-    """Why nobody may create this topic at a server; None for a name that is free.
+    """Reason for which nobody may create this topic at a server; None for a name that is free.
 
     A path over HTTP loses `.` and `..` as a part. A system name in a namespace of users would be taken for the system's topic
     by tools, which look at the last part alone.

@@ -115,7 +115,7 @@ class HalfTopicTransactionBuffer:
         return False
 
     def state_of(self, txn_id: TxnId) -> TxnState:
-        """What the transaction is for this topic."""
+        """State of the transaction at this topic."""
         passed, txn = self._watermarks.has_passed(txn_id), self._transactions.get(txn_id)
         if txn is None:
             return OVER if passed else UNKNOWN

@@ -35,7 +35,7 @@ class Halves:
         self._places.extend(position)
 
     def position(self, index: int) -> Position:
-        """Where half `index` is in log `half`."""
+        """Position of half `index` in log `half`."""
         return self._places[2 * index], self._places[2 * index + 1]
 
     def left(self) -> Places:
@@ -43,7 +43,7 @@ class Halves:
         return Places(self._places, self.copied, len(self))
 
     def image(self) -> Image:
-        """What a snapshot shows of it."""
+        """Image for a snapshot."""
         return self.commit, self.copied, self.before, self._places, len(self)
 
 

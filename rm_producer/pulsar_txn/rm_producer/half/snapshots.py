@@ -27,7 +27,7 @@ Row: TypeAlias = tuple[int, ...]
 
 @attrs.frozen
 class Head:
-    """What is not one of many: the position applied last in each log, commits and aborts counted, low watermarks."""
+    """Head of a snapshot: the position applied last in each log, commits and aborts counted, low watermarks."""
 
     last: dict[str, Position]
     committed_count: int
@@ -38,7 +38,7 @@ class Head:
 
 @attrs.frozen
 class Slice:
-    """What a slice holds: a head, transactions `(txn_id, commit, copied, before)`, or places `(txn_id, position)`."""
+    """Content of a slice: a head, transactions `(txn_id, commit, copied, before)`, or places `(txn_id, position)`."""
 
     head: Head | None = None
     transactions: Sequence[tuple[TxnId, int, int, Position]] = ()
@@ -78,7 +78,7 @@ def _slices_of(images: list[tuple[TxnId, Image]]) -> Iterator[bytes]:
 
 
 def read_slice(part: bytes, *, is_first: bool) -> Slice:
-    """What a slice holds. Raises WireError: not one, of a newer version, or (`is_first`) not the first of a snapshot."""
+    """Decode a slice. Raises WireError: not one, of a newer version, or (`is_first`) not the first of a snapshot."""
     if not part or not 1 <= part[0] <= VERSION:
         text = f"a half-topic buffer's snapshot of version {part[0] if part else '?'}; this one reads up to {VERSION}"
         raise WireError(text)

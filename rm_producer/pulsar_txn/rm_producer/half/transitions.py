@@ -1,4 +1,4 @@
-"""What a transaction can be for a topic with half messages, and what each event makes of it.
+"""Transaction at a topic with half messages: the states, the events, and the table of both.
 
 A transaction is OPEN from its first half (an entry in log `half`) to its outcome (an op, a record in log `op`). After the
 op of a commit it is COMMITTING until the last of its halves is copied into the topic. Everything else is UNKNOWN:
@@ -37,7 +37,7 @@ from pulsar_txn.wire.ids import MarkerType, TxnAction
 
 
 class TxnState(enum.IntEnum):
-    """What a transaction is for one topic."""
+    """State of a transaction at one topic."""
 
     UNKNOWN = 0
     OPEN = 1
@@ -48,7 +48,7 @@ class TxnState(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What can happen to it: requests, answers, copies and deadlines for `decide`, and records of the logs for `apply`."""
+    """Event of a transaction: requests, answers, copies and deadlines for `decide`, records of the logs for `apply`."""
 
     PUBLISH = 0
     VERIFIED = 1

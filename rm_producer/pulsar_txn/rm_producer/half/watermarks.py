@@ -38,7 +38,7 @@ class Watermarks:
         leasts.add(txn_id)
 
     def left(self, txn_id: TxnId, still_open: int) -> None:
-        """It is not any more; so many others may be."""
+        """Removes the watermark; returns how many others became due."""
         if still_open:
             self._leasts[txn_id.most].lost(still_open)
         else:

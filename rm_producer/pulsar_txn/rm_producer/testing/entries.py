@@ -1,4 +1,4 @@
-"""What the host in memory stores: stand-ins for entries, and disks that survive crashes."""
+"""Storage of the host in memory: stand-ins for entries, and disks that survive crashes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoredSnapshot:
 
 @attrs.frozen
 class Disk:
-    """What survives a crash: entries of all logs in the order of the journal, and the newest snapshot."""
+    """Disk that survives a crash: entries of all logs in the order of the journal, and the newest snapshot."""
 
     journal: tuple[tuple[str, Position, bytes], ...] = ()
     snapshot: StoredSnapshot | None = None

@@ -242,7 +242,7 @@ class _CheckedBuffer(ByToken):
 
 
 class _TopicSkin(Skin):
-    """What the host of a buffer asks of its topic. The coordinator answers once everything before the question is durable."""
+    """Topic as the host of a buffer sees it. The coordinator answers once everything before the question is durable."""
 
     def __init__(self, topic: BufferHost) -> None:
         self._topic = topic
@@ -271,14 +271,14 @@ class _TopicSkin(Skin):
             self._topic.published = self._notes.pop(0)[1]
 
     def stored(self, receipt: Receipt, position: Position) -> None:
-        """Nobody waits for the receipt of a plain message."""
+        """Do nothing: nobody waits for the receipt of a plain message."""
 
     def knows(self, txn_id: TxnId) -> bool:
         """The coordinator is always asked."""
         return False
 
     def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
-        """It answers after everything that is in a log now is durable."""
+        """Ask the coordinator, which answers after everything that is in a log now is durable."""
         needs = {name: log.last_appended for name, log in self._topic.logs.items()}
         self._questions.append((needs, txn_id, answer))
 

@@ -1,4 +1,4 @@
-"""What every transaction buffer promises, as test methods; subclass it and set `factory`.
+"""Promises of every transaction buffer, as test methods; subclass it and set `factory`.
 
 A buffer may hold plain entries back after an open transaction (as Pulsar's does) or not (as half messages do), and
 may show transactions in the order of their first entries or of their commits; the suite accepts both. What it does
