@@ -217,7 +217,10 @@ CONSUMERS: list[Row] = [
     consumer_row("schema", schema=str),
     consumer_row("schema", schema=5),
     consumer_row("consumer_type must be one of ConsumerType.EXCLUSIVE", consumer_type="Shared"),
-    consumer_row("initial_position", initial_position="earliest"),
+    consumer_row(
+        "initial_position must be one of InitialPosition.LATEST, InitialPosition.EARLIEST, or 'latest'",
+        initial_position="first",
+    ),
     consumer_row("consumer_name", consumer_name=5),
     consumer_row("interceptors", interceptors=[5]),
     consumer_row("durable", durable="x"),

@@ -126,11 +126,14 @@ def seconds_of(value: object, what: str) -> float:
 
 
 def one_of(kind: type[E], value: object, what: str, *, hint: str | None = None) -> E:
-    """A member of an enum, of itself or of its value."""
+    """Return a member of an enum for itself, for its value, or for its name in small letters. Raises InvalidConfiguration."""
+    if isinstance(value, str) and value.islower() and (member := kind.__members__.get(value.upper())) is not None:
+        return member
     try:
         return kind(value)
     except ValueError:
-        raise refused(what, value, f"one of {', '.join(str(each) for each in _names(kind))}", hint=hint) from None
+        names = f"{', '.join(_names(kind))}, or {', '.join(repr(name.lower()) for name in kind.__members__)}"
+        raise refused(what, value, f"one of {names}", hint=hint) from None
 
 
 def _names(kind: type[enum.Enum]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import attrs
 
@@ -22,6 +22,10 @@ class Poison(enum.Enum):
     """The pipeline ends with the handler's error; the message stays unacknowledged."""
     SKIP = "skip"
     """Acknowledged, in a transaction of its own, and logged."""
+
+
+PoisonName: TypeAlias = Literal["dead_letter", "raise", "skip"]
+"""Names of Poison that `pipeline` takes as well."""
 
 
 @attrs.frozen
@@ -48,7 +52,7 @@ def _timeout(given: float | timedelta) -> float:
     return seconds_of(given, "timeout")
 
 
-def _on_poison(given: object) -> Poison:
+def _on_poison(given: Poison | PoisonName) -> Poison:
     return one_of(Poison, given, "on_poison")
 
 
@@ -76,7 +80,7 @@ class PipelineOptionsDict(TypedDict, total=False):
     max_wait: float | timedelta
     timeout: float | timedelta
     concurrency: int
-    on_poison: Poison
+    on_poison: Poison | PoisonName
     max_aborts: int
     dead_letter_topic: str | None
     initial_subscription: str | None

@@ -6,7 +6,7 @@ import enum
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 import attrs
 from attrs.validators import optional
@@ -31,7 +31,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.redelivery import RedeliveryBackoff
-from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoKeys
+from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoFailureActionName, CryptoKeys
 from pulsar_txn.wire.ids import MessageId
 
 
@@ -53,11 +53,19 @@ class ConsumerType(enum.IntEnum):
         return self in (ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER)
 
 
+ConsumerTypeName: TypeAlias = Literal["exclusive", "shared", "failover", "key_shared"]
+"""Names of ConsumerType that `subscribe` takes as well."""
+
+
 class InitialPosition(enum.IntEnum):
     """Where a new subscription starts (protocol enum InitialPosition)."""
 
     LATEST = 0
     EARLIEST = 1
+
+
+InitialPositionName: TypeAlias = Literal["latest", "earliest"]
+"""Names of InitialPosition that `subscribe` takes as well."""
 
 
 class RegexSubscriptionMode(enum.IntEnum):
@@ -66,6 +74,10 @@ class RegexSubscriptionMode(enum.IntEnum):
     PERSISTENT_ONLY = 0
     NON_PERSISTENT_ONLY = 1
     ALL_TOPICS = 2
+
+
+RegexSubscriptionModeName: TypeAlias = Literal["persistent_only", "non_persistent_only", "all_topics"]
+"""Names of RegexSubscriptionMode that `subscribe` takes as well."""
 
 
 def _is_range(given: object) -> bool:
@@ -92,19 +104,19 @@ class KeySharedPolicy:
             )
 
 
-def _consumer_type(given: object) -> ConsumerType:
+def _consumer_type(given: ConsumerType | ConsumerTypeName) -> ConsumerType:
     return one_of(ConsumerType, given, "consumer_type")
 
 
-def _initial_position(given: object) -> InitialPosition:
+def _initial_position(given: InitialPosition | InitialPositionName) -> InitialPosition:
     return one_of(InitialPosition, given, "initial_position")
 
 
-def _regex_subscription_mode(given: object) -> RegexSubscriptionMode:
+def _regex_subscription_mode(given: RegexSubscriptionMode | RegexSubscriptionModeName) -> RegexSubscriptionMode:
     return one_of(RegexSubscriptionMode, given, "regex_subscription_mode")
 
 
-def _crypto_failure_action(given: object) -> CryptoFailureAction:
+def _crypto_failure_action(given: CryptoFailureAction | CryptoFailureActionName) -> CryptoFailureAction:
     return one_of(CryptoFailureAction, given, "crypto_failure_action")
 
 
@@ -217,15 +229,15 @@ class ReaderOptionsDict(TypedDict, total=False):
     read_compacted: bool
     properties: Mapping[str, str] | None
     crypto_keys: CryptoKeys | None
-    crypto_failure_action: CryptoFailureAction
+    crypto_failure_action: CryptoFailureAction | CryptoFailureActionName
 
 
 class ConsumerOptionsDict(ReaderOptionsDict, total=False):
     """The options of `subscribe` for type checkers and editors; `ConsumerOptions` says what each does."""
 
-    consumer_type: ConsumerType
+    consumer_type: ConsumerType | ConsumerTypeName
     consumer_name: str | None
-    initial_position: InitialPosition
+    initial_position: InitialPosition | InitialPositionName
     ack_group_delay: float | timedelta
     ack_receipt: bool
     negative_ack_delay: float | timedelta
@@ -234,7 +246,7 @@ class ConsumerOptionsDict(ReaderOptionsDict, total=False):
     ack_timeout_backoff: RedeliveryBackoff | None
     dead_letter_policy: DeadLetterPolicy | None
     pattern_discovery_period: float | timedelta
-    regex_subscription_mode: RegexSubscriptionMode
+    regex_subscription_mode: RegexSubscriptionMode | RegexSubscriptionModeName
     priority_level: int
     key_shared_policy: KeySharedPolicy | None
     subscription_properties: Mapping[str, str] | None

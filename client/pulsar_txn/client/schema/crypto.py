@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -53,6 +53,10 @@ class CryptoFailureAction(enum.Enum):
     FAIL = "fail"
     DISCARD = "discard"
     CONSUME = "consume"
+
+
+CryptoFailureActionName: TypeAlias = Literal["fail", "discard", "consume"]
+"""Names of CryptoFailureAction that `subscribe` takes as well."""
 
 
 class KeyComing(Exception):  # noqa: N818 - control flow, not an error

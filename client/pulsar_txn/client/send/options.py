@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import attrs
 from attrs.validators import optional
@@ -30,7 +30,7 @@ from pulsar_txn.client.net.runtime import Runtime, secret_bytes
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.schema.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
-from pulsar_txn.client.send.routing import HashingScheme, Router, RoutingMode
+from pulsar_txn.client.send.routing import HashingScheme, HashingSchemeName, Router, RoutingMode, RoutingModeName
 from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 
 
@@ -47,6 +47,10 @@ class AccessMode(enum.IntEnum):
     """Nobody else, at once: producers that are there are fenced and can never send again (ProducerFenced)."""
 
 
+AccessModeName: TypeAlias = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
+"""Names of AccessMode that `create_producer` takes as well."""
+
+
 class Compression(enum.IntEnum):
     """Compression of payloads (protocol enum CompressionType)."""
 
@@ -57,11 +61,19 @@ class Compression(enum.IntEnum):
     SNAPPY = 4
 
 
+CompressionName: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
+"""Names of Compression that `create_producer` takes as well."""
+
+
 class BatchingType(enum.Enum):
     """Messages that share a batch: all, or those of one ordering key, else key (needed by Key_Shared consumers)."""
 
     DEFAULT = "default"
     KEY_BASED = "key_based"
+
+
+BatchingTypeName: TypeAlias = Literal["default", "key_based"]
+"""Names of BatchingType that `create_producer` takes as well."""
 
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -73,7 +85,7 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     return given
 
 
-def _routing(given: RoutingMode | Router) -> RoutingMode | Router:
+def _routing(given: RoutingMode | RoutingModeName | Router) -> RoutingMode | Router:
     return (
         given
         if callable(given)
@@ -81,19 +93,19 @@ def _routing(given: RoutingMode | Router) -> RoutingMode | Router:
     )
 
 
-def _compression(given: object) -> Compression:
+def _compression(given: Compression | CompressionName) -> Compression:
     return one_of(Compression, given, "compression")
 
 
-def _batching_type(given: object) -> BatchingType:
+def _batching_type(given: BatchingType | BatchingTypeName) -> BatchingType:
     return one_of(BatchingType, given, "batching_type")
 
 
-def _hashing(given: object) -> HashingScheme:
+def _hashing(given: HashingScheme | HashingSchemeName) -> HashingScheme:
     return one_of(HashingScheme, given, "hashing")
 
 
-def _access_mode(given: object) -> AccessMode:
+def _access_mode(given: AccessMode | AccessModeName) -> AccessMode:
     return one_of(AccessMode, given, "access_mode")
 
 
@@ -173,9 +185,9 @@ class ProducerOptionsDict(TypedDict, total=False):
     initial_sequence_id: int | None
     refuse_sequence_gaps: bool
     send_timeout: float | timedelta
-    compression: Compression
+    compression: Compression | CompressionName
     batching: bool
-    batching_type: BatchingType
+    batching_type: BatchingType | BatchingTypeName
     chunking: bool
     chunk_max_bytes: int
     batching_max_messages: int
@@ -184,9 +196,9 @@ class ProducerOptionsDict(TypedDict, total=False):
     max_pending_messages: int
     max_pending_bytes: int
     block_if_full: bool
-    routing: RoutingMode | Router
-    hashing: HashingScheme
-    access_mode: AccessMode
+    routing: RoutingMode | RoutingModeName | Router
+    hashing: HashingScheme | HashingSchemeName
+    access_mode: AccessMode | AccessModeName
     properties: Mapping[str, str] | None
     initial_subscription: str | None
     interceptors: Sequence[ProducerInterceptor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pulsar_txn.wire.hashing import boost_string_hash, java_string_hash, murmur3_32
 
@@ -21,6 +21,10 @@ class RoutingMode(enum.Enum):
     """All to one partition, chosen at random when the producer is made."""
 
 
+RoutingModeName: TypeAlias = Literal["round_robin", "single_partition"]
+"""Names of RoutingMode that `create_producer` takes as well."""
+
+
 class HashingScheme(enum.Enum):
     """The hash of keys; all producers of a topic must use the same one, or a key lives in two partitions.
 
@@ -30,6 +34,10 @@ class HashingScheme(enum.Enum):
     JAVA_STRING = "java_string"
     MURMUR3 = "murmur3"
     BOOST = "boost"
+
+
+HashingSchemeName: TypeAlias = Literal["java_string", "murmur3", "boost"]
+"""Names of HashingScheme that `create_producer` takes as well."""
 
 
 _HASHES: Final[Mapping[HashingScheme, Callable[[str], int]]] = {
