@@ -4,7 +4,6 @@ The other names of the client are in `pulsar_txn.client`. Each room of the proje
 installed. Nothing is loaded before it is asked for.
 """
 
-from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,8 +13,9 @@ if TYPE_CHECKING:
     __version__: str
 
 # In a checkout every room is a folder of its own. They are found in the order of sys.path: an earlier build that stands there
-# first is used. What is frozen into a program has no such folders.
-__path__ = extend_path([], __name__) or __path__
+# first is used. What is frozen into a program has no such folders. Tools that read sources know a namespace by this very line.
+_own, __path__ = __path__, []
+__path__ = __import__("pkgutil").extend_path(__path__, __name__) or _own
 
 __all__ = ["AsyncClient", "Client", "__version__"]
 
