@@ -49,11 +49,13 @@ quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
 	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)
 
-# The machines' own tests take every branch of them, which is measured where all of them run.
+# The machines' own tests take every branch of them. They run apart: a tracer makes all others twice as slow.
+MACHINES := tests/tc tests/rm_producer tests/rm_pending_ack
 COVER := --cov=tc/pulsar_txn --cov=rm_producer/pulsar_txn --cov=rm_pending_ack/pulsar_txn --cov-branch --cov-fail-under=100 \
   --cov-report=term-missing:skip-covered
 export COVERAGE_FILE = $(abspath $(VENV))/.coverage
 PARTLY = $(filter -k -m --collect-only --co --lf --ff -x,$(ARGS))
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # The mutants test the tests and not the product: they have a run of their own.
 ELSEWHERE = $(if $(filter tests tests/,$(TESTS)),--ignore=tests/mutants)
@@ -61,8 +63,12 @@ test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven ar
 	@$(PY) tests/support/stock_install.py
 	@$(PY) tests/support/postgres.py
 	@$(PY) tests/support/class_archives.py
-	$(PY) -m pytest $(TESTS) $(ELSEWHERE) $(if $(ELSEWHERE),$(if $(PARTLY),,$(COVER))) -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder $(ARGS)
+ifneq ($(and $(ELSEWHERE),$(if $(PARTLY),,all)),)
+	$(PY) -m pytest $(MACHINES) $(COVER) -n 2 $(BY_FILE) $(ARGS); machines=$$?; \
+	  $(PY) -m pytest $(TESTS) $(ELSEWHERE) $(addprefix --ignore=,$(MACHINES)) -n $(WORKERS) $(BY_FILE) $(ARGS) && exit $$machines
+else
+	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) $(BY_FILE) $(ARGS)
+endif
 
 mutants: $(READY) ## the code is broken on purpose, place after place: a test must notice each
 	$(PY) -m pytest tests/mutants -n $(WORKERS) --dist load $(ARGS)
@@ -84,7 +90,7 @@ else
 endif
 
 coverage: $(READY) ## the machines' own tests take every branch of them
-	$(PY) -m pytest tests/tc tests/rm_producer tests/rm_pending_ack $(COVER) -n 2 --dist loadfile --no-loadscope-reorder -q $(ARGS)
+	$(PY) -m pytest $(MACHINES) $(COVER) -n 2 $(BY_FILE) -q $(ARGS)
 
 lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/ruff check .

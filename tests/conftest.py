@@ -144,14 +144,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Measure which branches the machines' own tests take; measuring pauses for all others."""
-    controller = getattr(item.config.pluginmanager.getplugin("_cov"), "cov_controller", None)
-    if controller is not None and controller.started is not (of_a_machine := item.nodeid.startswith(pieces.MACHINES)):
-        controller.resume() if of_a_machine else controller.pause()
-
-
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Note what a test runs on; the note travels with its report, also from a worker."""
     labels = {targets.label_of(value) for value in getattr(item, "funcargs", {}).values()} - {None}

@@ -19,9 +19,6 @@ SPARK_SESSION: Final = (
 
 REAL_CLUSTER: Final = "tests/tc_service/test_real_cluster_"
 
-MACHINES: Final = ("tests/tc/", "tests/rm_producer/", "tests/rm_pending_ack/")
-"""The tests of the machines, which take every branch of them."""
-
 SAMPLED: Final = ("tests/broker/", "tests/client/", "tests/client_on_servers/", "tests/house/", "tests/outbox/", "tests/spark/")
 """Folders whose tests run on the newest stock version, and on the others in `make soak`.
 
