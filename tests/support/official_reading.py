@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import pulsar as official
 
 
-def read_officially(service_url: str, topic: str, count: int, *, no_more: bool = False) -> list[bytes]:
+def read_officially(service_url: str, topic: str, count: int, *, no_more: bool = False, patience: float = 10.0) -> list[bytes]:
     """What a new reader of the official client gets of a topic, in its order: `count` messages, and more if there are.
 
-    `no_more`: it returns with `count` messages, while others may still be written.
+    `no_more`: it returns with `count` messages, while others may still be written. `patience`: seconds until the next of these.
     """
     client = official.Client(service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
     try:
@@ -18,7 +18,7 @@ def read_officially(service_url: str, topic: str, count: int, *, no_more: bool =
         read: list[bytes] = []
         while not (no_more and len(read) == count):
             try:
-                read.append(reader.read_next(10_000 if len(read) < count else 300).data())
+                read.append(reader.read_next(int(patience * 1000) if len(read) < count else 300).data())
             except official.Timeout:
                 break
         return read

@@ -158,7 +158,7 @@ def test_a_client_of_this_build_works_on_the_earlier_broker(tmp_path: Path) -> N
         produce_officially(old.service_url, "in", sent)
         worker = start_current(WORK, old.service_url, "FAILOVER", "3")
         ready(worker, "ready")
-        visible = read_officially(old.service_url, "out", len(sent))
+        visible = read_officially(old.service_url, "out", len(sent), patience=PATIENCE)
         _, err = worker.communicate("", timeout=PATIENCE)
         assert not worker.returncode, err[-3000:]
     assert Counter(visible) == Counter(sent)
@@ -181,7 +181,7 @@ def test_the_earlier_build_goes_on_with_a_folder_that_this_one_has_used(tmp_path
     with earlier_broker(data_dir=new.data_dir) as old:
         worker = start_earlier(WORK, old.service_url, "FAILOVER", "3")
         ready(worker, "ready")
-        visible = read_officially(old.service_url, "out", len(sent))
+        visible = read_officially(old.service_url, "out", len(sent), patience=PATIENCE)
         _, err = worker.communicate("", timeout=PATIENCE)
         assert not worker.returncode, err[-3000:]
     assert Counter(visible) == Counter(sent)
