@@ -37,7 +37,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import (
@@ -750,11 +750,12 @@ class Outgoing:
         for batch in (*in_flight, *held):
             self._happens(Event.FAIL, batch, error)
 
-    def _given_up(self, group: Group) -> Iterator[Batch]:
+    def _given_up(self, group: Group) -> deque[Batch]:
+        """Take what has not left out of a group, as if it were in flight: each is about to fail."""
         self._close(group)
         batches, group.full = group.full, deque()
         group.in_flight += len(batches)
-        yield from batches
+        return batches
 
     def _no_receipt(self, since: float) -> str:
         """The text of a timeout, with what the broker has said meanwhile."""
