@@ -273,7 +273,7 @@ from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
-from pulsar_txn.client.txn.empty_commits import from_here
+from pulsar_txn.client.txn.forgotten import from_here
 
 T = TypeVar("T")
 '''

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client.state import outgoing
-from pulsar_txn.ledger.table import Table
+from pulsar_txn.client.state import outgoing, transaction
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
 from pulsar_txn.rm_producer.half import transitions as half
@@ -103,12 +102,24 @@ def outgoing_batch() -> Machine:
     return _machine("outgoing", "A batch of an outgoing partition", source, outgoing.TRANSITIONS)
 
 
-MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, half_topic, rm_pending_ack, outgoing_batch)
+def client_transaction() -> Machine:
+    """The transaction as its client sees it."""
+    source = "client/pulsar_txn/client/state/transaction.py"
+    return _machine("transaction", "A transaction at its client", source, transaction.TRANSITIONS)
 
 
-def _machine(
-    name: str, title: str, source: str, table: Table[Any, Any] | Mapping[tuple[outgoing.State, outgoing.Event], outgoing.Cell]
-) -> Machine:
+MACHINES: Final[tuple[Callable[[], Machine], ...]] = (
+    tc,
+    lanes,
+    rm_producer,
+    half_topic,
+    rm_pending_ack,
+    client_transaction,
+    outgoing_batch,
+)
+
+
+def _machine(name: str, title: str, source: str, table: Mapping[Any, Any]) -> Machine:
     """A table in words, its states and events in the order of their numbers."""
     cells = {(_words(state), _words(event)): Cell(_answer(done), _words(done.to)) for (state, event), done in table.items()}
     states = sorted({state for state, _ in table}, key=lambda state: -1 if state is None else state)

@@ -24,7 +24,7 @@ from pulsar_txn.client.errors import (
     TransactionAborted,
     UnknownError,
 )
-from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.hot_txn import Checked
@@ -192,7 +192,7 @@ class Play:
             case _:
                 before = txn.state
                 self.coordinator.closing = True
-                await unit.ending.close(AlreadyClosed("the client was closed"), 5)
+                await unit.close(AlreadyClosed("the client was closed"), 5)
                 self.coordinator.closing = False
                 if before is TransactionState.PREPARED:
                     assert self.coordinator.asked_while_closing == []
@@ -225,7 +225,7 @@ def test_what_the_program_is_told_is_what_was_decided(steps: list[tuple[str, lis
     async def play() -> None:
         made = Play(grouped=grouped)
         if steps[0][0] != "commit":  # else also a transaction without an id
-            await made.unit.opening.open()
+            await made.unit.open()
         for what, fates in steps:
             await made.act(what, fates)
         made.end(last)

@@ -98,7 +98,7 @@ async def test_transactions_are_counted_by_how_they_end(client, measured):
 async def test_a_transaction_that_timed_out_ends_once(client, measured):
     client.add_observer(TransactionMetrics(measured.provider, clock=measured.clock))
     txn = await client.begin_transaction()
-    txn.inside.life.time_out()
+    txn.inside.expire()
     await txn.abort()
     assert measured.points("pulsar.transaction.ended") == {"TIMED_OUT": 1}
     assert measured.points("pulsar.transaction.open") == {None: 0}

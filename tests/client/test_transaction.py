@@ -29,13 +29,13 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UnknownError,
 )
+from pulsar_txn.client.state.transaction import TransactionOptions, TransactionState
 from pulsar_txn.client.txn.ambient import AMBIENT
-from pulsar_txn.client.txn.empty_commits import PLACES_LIMIT, EmptyCommits
-from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.forgotten import PLACES_LIMIT, Forgotten
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 from pulsar_txn.client.txn.unit import Unit
+from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 CORE = object()
@@ -120,10 +120,10 @@ class Flushed:
         pass
 
 
-def new_transaction(sessions, *, txn_id=None, empty=None, **options):
+def new_transaction(sessions, *, txn_id=None, forgotten=None, **options):
     loop = asyncio.get_running_loop()
     chosen = TransactionOptions(**options)
-    given = {"operation_timeout": 5.0, "monotonic": loop.time, "secret": bytes, "txn_id": txn_id, "empty": empty}
+    given = {"operation_timeout": 5.0, "monotonic": loop.time, "secret": bytes, "txn_id": txn_id, "forgotten": forgotten}
     unit = Unit(CORE, sessions, chosen, **given)
     return AsyncTransaction(unit)
 
@@ -135,7 +135,7 @@ def block_of(txn, *, ambient=False):
 
 async def opened(sessions, **options):
     txn = new_transaction(sessions, **options)
-    await txn.inside.opening.open()
+    await txn.inside.open()
     return txn
 
 
@@ -308,7 +308,7 @@ async def test_a_failed_abort_does_not_hide_why_the_unit_was_not_committed(failu
     txn = await opened(ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)]))
     await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
     if failure is None:
-        txn.inside.life.time_out()
+        txn.inside.expire()
     else:
         txn.inside.send_finished("t", 1, failure)
     with pytest.raises(expected) as raised:
@@ -490,7 +490,7 @@ async def test_a_commit_that_was_not_found_after_its_time_is_unknown_when_others
 async def test_the_commit_of_an_attached_transaction_with_a_failure_does_not_say_aborted_of_what_is_not_found():
     sessions = forgotten()
     txn = new_transaction(sessions, txn_id=ID)
-    txn.inside.life.fail(ConnectionLost("a send"))
+    txn.inside.doom(ConnectionLost("a send"))
     with pytest.raises(CommitOutcomeUnknown):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -902,7 +902,7 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
 def test_a_transaction_left_open_at_the_end_of_the_program_is_no_error_of_the_interpreter():
     program = """
 import asyncio, builtins
-from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnId
 
@@ -913,7 +913,7 @@ class Sessions:
 async def main():
     time = asyncio.get_running_loop().time
     builtins.left = Unit(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time, secret=bytes)
-    await builtins.left.opening.open()
+    await builtins.left.open()
 
 asyncio.run(main())
 """
@@ -935,7 +935,7 @@ async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort()
     told = []
     txn = await opened(ScriptedSessions())
     txn.inside.when_ended(told.append)
-    txn.inside.life.time_out()
+    txn.inside.expire()
     assert told == [None]
     await txn.abort()
     assert told == [None, TxnAction.ABORT]
@@ -959,11 +959,11 @@ async def test_a_block_opens_its_transaction_with_its_first_operation_and_its_cl
 
 
 async def test_a_commit_with_nothing_in_it_sends_nothing_and_is_warned_of_once_per_place(caplog):
-    sessions, empty = ScriptedSessions(), EmptyCommits()
+    sessions, forgotten = ScriptedSessions(), Forgotten()
     for _ in range(3):
-        async with AsyncManagedTransaction(new_transaction(sessions, empty=empty, managed=True, name="daily").inside):
+        async with AsyncManagedTransaction(new_transaction(sessions, forgotten=forgotten, managed=True, name="daily").inside):
             pass
-    await new_transaction(sessions, empty=empty).commit()
+    await new_transaction(sessions, forgotten=forgotten).commit()
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert all(f"with nothing in it at {__file__}:" in line and "txn= left out" in line for line in said)
@@ -972,9 +972,9 @@ async def test_a_commit_with_nothing_in_it_sends_nothing_and_is_warned_of_once_p
 
 
 async def test_the_places_that_are_remembered_are_bounded(caplog):
-    empty = EmptyCommits()
+    forgotten = Forgotten()
     for place in range(PLACES_LIMIT + 10):
-        empty.warn(None, f"file:{place}")
+        forgotten.warn(None, f"file:{place}")
     assert len(caplog.records) == PLACES_LIMIT
 
 
@@ -1031,12 +1031,30 @@ async def test_joined_input_opens_nothing_and_is_acknowledged_by_the_commit():
     assert sessions.ends == ["COMMIT"]
 
 
+async def test_input_of_what_is_left_to_its_group_is_acknowledged_because_the_group_may_commit():
+    txn = new_transaction(ScriptedSessions(), checked=Checked("group"))
+    await txn.inside.open()
+    joined = Received(txn)
+    await txn.leave_to_check()
+    assert (joined.acknowledged, joined.brought_back) == (1, 0)
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_input_of_what_nobody_was_asked_for_comes_again_when_it_is_left():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions, checked=Checked("group"))
+    joined = Received(txn)
+    await txn.leave_to_check()
+    assert (joined.acknowledged, joined.brought_back) == (0, 1)
+    assert (txn.state, sessions.asked) == (TransactionState.ABORTED, [])
+
+
 @pytest.mark.parametrize("opens", [False, True])
 async def test_joined_input_comes_again_after_every_other_end(opens):
     async def begun(**options):
         txn = new_transaction(ScriptedSessions(), **options)
         if opens:
-            await txn.inside.opening.open()
+            await txn.inside.open()
         return txn, Received(txn)
 
     txn, aborted = await begun()
@@ -1056,9 +1074,9 @@ async def test_joined_input_comes_again_after_every_other_end(opens):
     txn, dry = await begun(force_abort=True)
     await txn.commit()
     txn, closed = await begun()
-    await txn.inside.ending.close(AlreadyClosed("the client was closed"), 1.0)
+    await txn.inside.close(AlreadyClosed("the client was closed"), 1.0)
     txn, left = await begun()
-    txn.inside.life.leave(ConnectionLost("the client moves"))
+    txn.inside.drop(ConnectionLost("the client moves"))
     each = [aborted, failed, cancelled, doomed, dry, closed, left]
     assert [joined.brought_back for joined in each] == [1] * 7
     assert [joined.acknowledged for joined in each] == [0, 0, 0, 0, 1, 0, 0]
@@ -1067,7 +1085,7 @@ async def test_joined_input_comes_again_after_every_other_end(opens):
 async def test_joined_input_comes_again_at_once_when_the_time_is_over():
     txn = await opened(ScriptedSessions())
     joined = Received(txn)
-    txn.inside.life.time_out()
+    txn.inside.expire()
     assert joined.brought_back == 1
     with pytest.raises(TransactionTimedOut):
         await txn.commit()

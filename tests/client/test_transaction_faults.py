@@ -69,7 +69,7 @@ async def test_a_unit_whose_outcome_nobody_can_tell_is_unknown_and_not_retriable
 
     async def work(txn):
         runs.append(txn)
-        await txn.inside.opening.open()
+        await txn.inside.open()
 
     broker.on["endTxn"] = lambda pipe, body: broker._endTxn(pipe, body) if len(runs) > 1 else SILENCE
     async with fake_client(broker, operation_timeout=0.1) as client:

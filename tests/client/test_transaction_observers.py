@@ -238,7 +238,7 @@ async def test_an_unknown_outcome_is_run_again_only_when_that_is_declared_harmle
 
     async def work(txn):
         attempts.append(txn)
-        await txn.inside.opening.open()
+        await txn.inside.open()
 
     broker.on["endTxn"] = forgotten
     async with fake_client(broker) as client:

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-READ = ["client/pulsar_txn/client/send", "client/pulsar_txn/client/state", "rm_pending_ack", "rm_producer", "wire"]
+READ = [
+    "client/pulsar_txn/client/send",
+    "client/pulsar_txn/client/state",
+    "client/pulsar_txn/client/txn",
+    "rm_pending_ack",
+    "rm_producer",
+    "wire",
+]
 """Add a folder when its words have been read."""
 RIDDLES = re.compile(r"(What|Which|Who|Whom|Whose|How|Whether|When|Where|Why|It|They|Nobody|Somebody)\b")
 

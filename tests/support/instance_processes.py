@@ -13,7 +13,7 @@ from our_coordinator import OurCoordinator
 
 from pulsar_txn.client import AsyncClient, AsyncProducer
 from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, TransactionAborted
-from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.state.transaction import TransactionState
 
 
 class InstanceProcesses:

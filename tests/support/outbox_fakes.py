@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 
 from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionAborted, TransactionNotFound
+from pulsar_txn.client.state.prepared import PreparedToken
+from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.twin import Twin
 from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
-from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 

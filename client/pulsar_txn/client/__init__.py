@@ -87,6 +87,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.send.routing import HashingScheme as HashingScheme
     from pulsar_txn.client.send.routing import Router as Router
     from pulsar_txn.client.send.routing import RoutingMode as RoutingMode
+    from pulsar_txn.client.state.prepared import PreparedToken as PreparedToken
+    from pulsar_txn.client.state.transaction import TransactionState as TransactionState
     from pulsar_txn.client.sync import CheckGroup as CheckGroup
     from pulsar_txn.client.sync import Client as Client
     from pulsar_txn.client.sync import ConsistentReader as ConsistentReader
@@ -107,8 +109,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.txn.described import DescribedTransaction as DescribedTransaction
     from pulsar_txn.client.txn.described import TransactionalIdInfo as TransactionalIdInfo
     from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
-    from pulsar_txn.client.txn.prepared import PreparedToken as PreparedToken
-    from pulsar_txn.client.txn.stats import TransactionState as TransactionState
     from pulsar_txn.client.txn.stats import TransactionStats as TransactionStats
     from pulsar_txn.client.txn.transaction import AsyncTransaction as AsyncTransaction
     from pulsar_txn.client.txn.transaction import Rollback as Rollback
@@ -169,8 +169,9 @@ _NAMES_OF_MODULES = {
     "client.txn.checks": "CheckDecision CheckQuestion CheckedMessage Decision LocalOutcome",
     "client.txn.described": "DescribedTransaction TransactionalIdInfo",
     "client.txn.observers": "TransactionObserver",
-    "client.txn.prepared": "PreparedToken",
-    "client.txn.stats": "TransactionState TransactionStats",
+    "client.state.prepared": "PreparedToken",
+    "client.state.transaction": "TransactionState",
+    "client.txn.stats": "TransactionStats",
     "client.txn.transaction": "AsyncTransaction Rollback",
     "wire.ids": "MessageId TxnId",
 }

@@ -34,7 +34,6 @@ from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
 from pulsar_txn.client.txn.attempts import growing_pauses
 from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
-from pulsar_txn.client.txn.managed import open_now
 from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
 from pulsar_txn.wire.secret_text import Secret, optional_secret, secret, shown
@@ -83,7 +82,6 @@ __all__ = [
     "need",
     "noted",
     "open_for_others",
-    "open_now",
     "optional_secret",
     "parse_service_url",
     "parse_topic",

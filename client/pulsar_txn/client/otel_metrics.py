@@ -162,7 +162,7 @@ class TransactionMetrics(TransactionObserver):
 
 def _id_of(txn: AsyncTransaction) -> TxnId | None:
     """Its id, which the program is not shown by this. Blocking clients tell of their own transactions."""
-    identity: TxnId | None = getattr(txn, "_inner", txn).inside.life.id
+    identity: TxnId | None = getattr(txn, "_inner", txn).inside.id
     return identity
 
 

@@ -50,9 +50,8 @@ from pulsar_txn.client.receive.holder import Holder, Key, key_of
 from pulsar_txn.client.receive.inbox import whole_entries
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
-from pulsar_txn.client.txn.life import FINAL, TransactionOptions
+from pulsar_txn.client.state.transaction import FINAL, TransactionOptions, TransactionState
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")

@@ -24,9 +24,8 @@ from pulsar_txn.client.outbox.door import Door, had
 from pulsar_txn.client.outbox.doors import door_of
 from pulsar_txn.client.outbox.rows import Outcome, Row, Rows, roll_back
 from pulsar_txn.client.outbox.trimming import Ended
-from pulsar_txn.client.txn.deciding import ABORT_WAIT_SECONDS
-from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.state.prepared import PreparedToken
+from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 T = TypeVar("T")

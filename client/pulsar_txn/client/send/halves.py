@@ -33,12 +33,11 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.state.prepared import PreparedToken
+from pulsar_txn.client.state.transaction import TransactionOptions, TransactionState
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import LocalOutcome, check_group_name, checked, data_of
-from pulsar_txn.client.txn.life import TransactionOptions
-from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, Check, CheckTerms, OnDecided
-from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -170,7 +169,7 @@ class Halves:
     async def give_back(self, txn: AsyncTransaction, error: BaseException) -> None:
         """A half message could not be stored: nothing of it is to be seen, and nothing was executed."""
         if not isinstance(error, Exception):
-            txn.inside.ending.abandon()
+            txn.inside.abandon()
             return
         try:
             await txn.abort()
@@ -186,7 +185,7 @@ class Halves:
                 error.add_note(f"the transaction {txn.id} is {txn.state.value}: {failed}")
                 return
         else:
-            txn.inside.ending.leave_now()
+            txn.inside.leave_now()
         error.add_note(f"the transaction {txn.id} is left to the check of group {self.group.name!r}")
 
     async def end(self, txn: AsyncTransaction, outcome: object) -> LocalOutcome:

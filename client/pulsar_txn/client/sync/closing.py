@@ -11,7 +11,7 @@ from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.state.transaction import TransactionState
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 

@@ -39,6 +39,8 @@ from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProduc
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.state.prepared import PreparedToken
+from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening
@@ -52,11 +54,10 @@ from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import CheckDecision, CheckQuestion, LocalOutcome
 from pulsar_txn.client.txn.described import TransactionalIdInfo
-from pulsar_txn.client.txn.empty_commits import from_here
+from pulsar_txn.client.txn.forgotten import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY
-from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
+from pulsar_txn.client.txn.stats import TransactionStats
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -188,9 +189,10 @@ class Transaction(Twin[AsyncTransaction]):
     def leave_to_check(self) -> None:
         """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.
 
-        Operations under way are waited for first; one that failed aborts it (TransactionOperationFailed). Then its state is
-        UNKNOWN. Its coordinator asks a member of the group, and aborts it by its policy or at its timeout when nobody knows.
-        `commit()` and `abort()` still end it from here. Raises TransactionStateError without a check group, and after its end.
+        What was received in it is acknowledged in it, and operations under way are waited for first; one that failed aborts
+        it (TransactionOperationFailed). Then its state is UNKNOWN. Its coordinator asks a member of the group, and aborts it
+        by its policy or at its timeout when nobody knows. `commit()` and `abort()` still end it from here. Raises
+        TransactionStateError without a check group, and after its end.
         """
         self._loop.run(self._inner.leave_to_check)
 
@@ -210,7 +212,7 @@ class Transaction(Twin[AsyncTransaction]):
 
 
 class ManagedTransaction(Twin[AsyncManagedTransaction]):
-    """What `client.transaction()` returns: a context manager, used once."""
+    """Async context manager that `client.transaction()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncManagedTransaction) -> None:
         super().__init__(loop, inner_object)
@@ -1199,7 +1201,7 @@ class Coordinator(Twin[AsyncCoordinator]):
         return self._loop.run(self._inner.take_over)
 
     def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
-        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+        """Describe a transactional id: its newest epoch, and what its instances have open, prepared or ending.
 
         Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
         no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of
@@ -1788,7 +1790,7 @@ class Client(Twin[AsyncClient]):
         return self._loop.run(self._inner.take_over)
 
     def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
-        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+        """Describe a transactional id: its newest epoch, and what its instances have open, prepared or ending.
 
         Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
         no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of

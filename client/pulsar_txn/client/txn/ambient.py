@@ -92,7 +92,7 @@ def noted(call: Coroutine[Any, Any, T], txn: Joinable | None) -> Coroutine[Any, 
 
 
 class Surroundings:
-    """What is around a block of code while it runs: a unit that is ambient there, or nothing."""
+    """Surroundings of a block of code while it runs: a unit that is ambient there, or nothing."""
 
     def __init__(self) -> None:
         self._reset: contextvars.Token[Enlisting | Aside | None] | None = None

@@ -1,4 +1,4 @@
-"""Which failed attempts of a unit of work are repeated: what `run_transaction` decides, for both clients."""
+"""Attempts of a unit of work, and the decision of `run_transaction` which failed ones are repeated, for both clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import (
     UsageError,
 )
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.state.transaction import TransactionState
 
 logger = logging.getLogger("pulsar_txn.client.txn")
 

@@ -1,4 +1,4 @@
-"""What clients and coordinators have in common: they begin transactions, and show those that are open."""
+"""The part that clients and coordinators share: they begin transactions, and show those that are open."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pulsar_txn.client._callables import awaited, check_takes_one, opens
 from pulsar_txn.client._checks import check_text, refused, seconds_of
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.state.prepared import PreparedToken, token_of
+from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
 from pulsar_txn.client.txn.checks import checked
 from pulsar_txn.client.txn.described import TransactionalIdInfo
-from pulsar_txn.client.txn.life import TransactionOptions
-from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
-from pulsar_txn.client.txn.prepared import PreparedToken, token_of
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, Check, CheckTerms, OnDecided
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.transactions import Transactions
@@ -112,7 +112,7 @@ class BeginsTransactions:
         )
         unit.begin()
         if eager:
-            await open_now(unit)
+            await unit.open_now()
         return AsyncTransaction(unit)
 
     def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
@@ -191,7 +191,7 @@ class BeginsTransactions:
         return await self._transactions.coordinators.taken_over()
 
     async def describe_transactional_id(self, transactional_id: str, *, owner: str | None = None) -> TransactionalIdInfo | None:
-        """What is known of a transactional id: its newest epoch, and what its instances have open, prepared or ending.
+        """Describe a transactional id: its newest epoch, and what its instances have open, prepared or ending.
 
         Asks the coordinators, and changes nothing; this client needs no transactional id itself. None when nothing is known:
         no instance has come with the id, or it was unused for seven days, or another role has it. A client sees the ids of

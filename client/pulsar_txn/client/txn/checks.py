@@ -30,7 +30,7 @@ _HEAD: Final = b"\x00msg1"
 
 
 class LocalOutcome(enum.Enum):
-    """What has become of the work that a transaction goes with: what `execute` and `check` return."""
+    """Outcome of the work that a transaction goes with; `execute` and `check` return it."""
 
     COMMIT = 0
     """It is done, so the messages are to become visible."""
@@ -41,7 +41,7 @@ class LocalOutcome(enum.Enum):
 
 
 class Decision(enum.Enum):
-    """What a coordinator has decided about a transaction of a check group without the group."""
+    """Decision of a coordinator about a transaction of a check group, made without the group."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -108,7 +108,7 @@ class CheckDecision:
 
 
 def decision_of(body: Any) -> CheckDecision:
-    """What TXN_CHECK_DECIDED says."""
+    """Read TXN_CHECK_DECIDED."""
     txn_id = TxnId(body.txnid_most_bits, body.txnid_least_bits)
     decision = _ACTIONS[body.txn_action] if body.HasField("txn_action") else Decision.PARKED
     reason = _REASONS.get(body.cause, "unknown")
@@ -139,7 +139,7 @@ def data_of(topic: str, key: str | None, properties: Mapping[str, str] | None) -
 
 
 def message_of(data: bytes) -> CheckedMessage | None:
-    """What `data_of` made a picture of; None for any other bytes."""
+    """Return what `data_of` made a picture of; None for any other bytes."""
     if not data.startswith(_HEAD):
         return None
     try:
@@ -158,7 +158,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def checked(group: str | None, data: bytes | None, after: Any, *, abort_on_disconnect: bool = False) -> Checked | None:
-    """What NEW_TXN says of checks, from a program's arguments; None when it is nothing. InvalidConfiguration."""
+    """Make NEW_TXN's fields about checks of a program's arguments; None when there are none. InvalidConfiguration."""
     if group is None:
         for name, value in (("check_data", data), ("check_after", after)):
             if value is not None:

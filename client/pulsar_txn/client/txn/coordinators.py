@@ -23,6 +23,7 @@ from pulsar_txn.client.errors import (
     TransactionsDisabled,
 )
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.txn import described
 from pulsar_txn.client.txn.check_groups import CheckGroups
 from pulsar_txn.client.txn.described import TransactionalIdInfo, check_describes, info_of
@@ -30,6 +31,7 @@ from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.encoding import (
     EndTxnFrame,
+    Named,
     NewTxnFrame,
     by_cluster,
     check_checks,
@@ -39,8 +41,6 @@ from pulsar_txn.client.txn.encoding import (
     encode_subscriptions,
 )
 from pulsar_txn.client.txn.guest import GOODBYE_SECONDS, Guest
-from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.registrar import Named
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
@@ -223,11 +223,11 @@ class TransactionCoordinators:
 
     @property
     def count(self) -> int:
-        """How many coordinators there are; 0 before the first transaction."""
+        """The number of coordinators; 0 before the first transaction."""
         return len(self._sessions)
 
     def endpoint(self, coordinator_id: int) -> str | None:
-        """Where a coordinator is served, while connected to it."""
+        """The address where a coordinator is served, while connected to it."""
         return self._sessions[coordinator_id].endpoint if 0 <= coordinator_id < len(self._sessions) else None
 
     # --- requests -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a coordinator knows of a transactional id: Kafka's `describeTransactions`."""
+"""Knowledge of a coordinator about a transactional id: Kafka's `describeTransactions`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_describes(connection: Connection) -> None:
 
 
 def info_of(name: str, answer: Any) -> TransactionalIdInfo | None:
-    """What the answer says; None when nothing is known of the id."""
+    """Read the answer; None when nothing is known of the id."""
     if not answer.HasField("epoch"):
         return None
     transactions = tuple(map(_transaction, answer.transactions))

@@ -1,4 +1,4 @@
-"""Why a cluster has no transactions, and what to do: the sentences of the client's errors and of `pulsar-txn doctor`."""
+"""Reasons why a cluster has no transactions, and remedies: the sentences of the client's errors and of `pulsar-txn doctor`."""
 
 from __future__ import annotations
 

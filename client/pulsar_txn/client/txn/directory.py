@@ -1,4 +1,4 @@
-"""Which transaction coordinators a cluster has. `CoordinatorDirectory` is the door for another way of discovery.
+"""Directory of the transaction coordinators of a cluster. `CoordinatorDirectory` is the door for another way of discovery.
 
 Brokers up to 4.x tell it by the partitions of the assign topic; Pulsar 5 has a watch for it.
 """
@@ -14,7 +14,7 @@ from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
 
 class CoordinatorDirectory(Protocol):
-    """Which coordinators there are."""
+    """Source of the coordinators that there are."""
 
     async def topics(self) -> list[str]:
         """One name per coordinator, in the order of their ids, that a lookup resolves to its broker.

@@ -7,18 +7,20 @@ suits the peer (`suit`), and is encoded after that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from pulsar_txn.client.errors import FeatureUnsupported, InvalidConfiguration
 from pulsar_txn.client.net.connection import Connection
-from pulsar_txn.client.txn.prepared import PreparedToken
-from pulsar_txn.client.txn.registrar import Named
+from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 T = TypeVar("T")
+
+Named: TypeAlias = tuple[str, str | None]
+"""A topic partition, and the subscription of it that takes part, None for the topic itself."""
 
 _UNCHECKED: Final = Checked()
 
@@ -37,7 +39,7 @@ class NewTxnFrame:
         self._more = b""
 
     def suit(self, connection: Connection) -> None:
-        """It goes there next. FeatureUnsupported."""
+        """Check that the peer to which it goes next can take it. FeatureUnsupported."""
         if self._needs_checks:
             check_checks(connection, "a check group or abort_on_disconnect")
         self._more = hot_txn.encode_checked(self._said) if connection.features.supports_checks else b""
@@ -73,7 +75,7 @@ class EndTxnFrame:
         """Whether every coordinator understands it."""
 
     def suit(self, connection: Connection) -> None:
-        """It goes there next. FeatureUnsupported, InvalidConfiguration.
+        """Check that the peer to which it goes next can take it. FeatureUnsupported, InvalidConfiguration.
 
         A coordinator that cannot answer early answers late, which says more: that is no reason to fail.
         """

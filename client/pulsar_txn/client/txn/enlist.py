@@ -1,4 +1,4 @@
-"""What producers and consumers need of a transaction, and what a transaction needs of them.
+"""Needs of producers and consumers of a transaction, and of a transaction of them.
 
 `unit.Unit` implements `Enlisting`; producers and consumers call it and know nothing else of it.
 The path of one transactional send:
@@ -79,7 +79,7 @@ class Caller(Protocol):
 
     @property
     def operation(self) -> str:
-        """What it does, for a sentence: "a send to …"."""
+        """The call in words, for a sentence: "a send to …"."""
         ...
 
 

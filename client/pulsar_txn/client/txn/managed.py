@@ -27,11 +27,9 @@ from types import TracebackType
 
 from pulsar_txn.client._checks import LEAST_SECONDS, no_transaction
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
+from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, FINAL, TransactionState
 from pulsar_txn.client.txn.ambient import Surroundings
-from pulsar_txn.client.txn.deciding import ABORT_WAIT_SECONDS
 from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.life import FINAL
-from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction
@@ -40,7 +38,7 @@ logger = logging.getLogger("pulsar_txn.client.txn")
 
 
 class AsyncManagedTransaction:
-    """What `client.transaction()` returns: an async context manager, used once."""
+    """Async context manager that `client.transaction()` returns, used once."""
 
     def __init__(self, unit: Unit, *, eager: bool = False, ambient: bool = False) -> None:
         self._unit = unit
@@ -61,7 +59,7 @@ class AsyncManagedTransaction:
         self._unit.begin()
         self._entered = True
         if self._eager:
-            await open_now(self._unit)
+            await self._unit.open_now()
         self._around.enter(self._unit, joins=self.ambient)
         return AsyncTransaction(self._unit)
 
@@ -71,7 +69,7 @@ class AsyncManagedTransaction:
         """End as the table says."""
         self._around.leave()
         rolls_back = isinstance(error, Rollback) and error.txn.inside is self._unit
-        if self._unit.life.state is TransactionState.PREPARED and not rolls_back:
+        if self._unit.state is TransactionState.PREPARED and not rolls_back:
             self._stay_prepared(error)
             return False
         if error is None:
@@ -83,35 +81,35 @@ class AsyncManagedTransaction:
 
     def _stay_prepared(self, error: BaseException | None) -> None:
         if error is not None:
-            error.add_note(f"the transaction {self._unit.life.id} is prepared and stays so: end it with its token")
+            error.add_note(f"the transaction {self._unit.id} is prepared and stays so: end it with its token")
 
     async def _left_to_check(self, error: BaseException) -> bool:
         """True if the group of the transaction decides on it, because the program did not."""
-        life, ending = self._unit.life, self._unit.ending
-        if life.options.check_group is None or life.id is None or life.failures or not life.usable:
+        unit = self._unit
+        if unit.options.check_group is None or unit.id is None or unit.failures or not unit.usable:
             return False
         if not isinstance(error, Exception):
-            ending.leave_now()  # no time to wait for operations
+            unit.leave_now()  # no time to wait for operations
         else:
             try:
-                await ending.leave_to_check()
+                await unit.leave_to_check()
             except PulsarError as failed:
-                error.add_note(f"the transaction {life.id} was aborted: {failed}")
+                error.add_note(f"the transaction {unit.id} was aborted: {failed}")
                 return True
-        error.add_note(f"the transaction {life.id} is left to the check of group {life.options.check_group!r}")
+        error.add_note(f"the transaction {unit.id} is left to the check of group {unit.options.check_group!r}")
         return True
 
     async def _leave_normally(self) -> None:
         unit = self._unit
-        if unit.life.state is TransactionState.COMMITTED:  # by a call, after its prepare
+        if unit.state is TransactionState.COMMITTED:  # by a call, after its prepare
             return
-        if unit.life.state in (TransactionState.ABORTED, TransactionState.ABORTING) or unit.ending.is_unknown_abort:
-            await unit.ending.wait_closed()
-            if unit.ending.closed_by is not None:
-                raise unit.ending.closed_by
+        if unit.state in (TransactionState.ABORTED, TransactionState.ABORTING) or unit.is_unknown_abort:
+            await unit.wait_closed()
+            if unit.closed_by is not None:
+                raise unit.closed_by
             return
         try:
-            await unit.ending.finish(TxnAction.COMMIT)
+            await unit.finish(TxnAction.COMMIT)
         except asyncio.CancelledError as cancelled:
             await self._see_commit_through(cancelled)
             raise
@@ -119,36 +117,24 @@ class AsyncManagedTransaction:
     async def _see_commit_through(self, cancelled: BaseException) -> None:
         """Wait for what becomes of it, at most the commit timeout: after the block its client may be closed."""
         try:
-            await self._unit.ending.wait_closed()
+            await self._unit.wait_closed()
         except PulsarError as failed:
-            cancelled.add_note(f"the transaction {self._unit.life.id} is {self._unit.life.state.value}: {failed}")
+            cancelled.add_note(f"the transaction {self._unit.id} is {self._unit.state.value}: {failed}")
 
     async def _abort_after(self, error: BaseException) -> None:
         unit = self._unit
-        if unit.life.state in FINAL or unit.life.state is TransactionState.UNKNOWN:
+        if unit.state in FINAL or unit.state is TransactionState.UNKNOWN:
             return
         seconds = None if isinstance(error, Exception) else self._seconds_to_abort()
         try:
             async with asyncio.timeout(seconds):
-                await unit.ending.finish(TxnAction.ABORT, seconds)
+                await unit.finish(TxnAction.ABORT, seconds)
         except (PulsarError, TimeoutError) as failed:
-            extra = {"txn_id": str(unit.life.id), "state": unit.life.state.value}
-            said = unit.ending.decision.unaborted(failed)
+            extra = {"txn_id": str(unit.id), "state": unit.state.value}
+            said = unit.machine.unaborted(failed)
             logger.warning("%r: %s", unit, said, extra=extra)
-            error.add_note(f"the transaction {unit.life.id} could not be aborted: {said}")
+            error.add_note(f"the transaction {unit.id} could not be aborted: {said}")
 
     def _seconds_to_abort(self) -> float:
         left = self._unit.remaining
         return ABORT_WAIT_SECONDS if left is None else min(ABORT_WAIT_SECONDS, max(left, LEAST_SECONDS))
-
-
-async def open_now(unit: Unit) -> None:
-    """Open it before its first operation. If cancelled, a transaction that was opened meanwhile is aborted."""
-    try:
-        await unit.opening.open()
-    except asyncio.CancelledError:
-        unit.ending.abandon()
-        raise
-    except BaseException:
-        unit.begun = False
-        raise

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client.txn.life import Life
-from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 if TYPE_CHECKING:
@@ -63,9 +62,21 @@ class TransactionCounts:
 class Observed(Protocol):
     """The inside of a transaction, as far as the log and the counters need it."""
 
+    counts_as_left: bool
+
     @property
-    def life(self) -> Life:
-        """Its id and state."""
+    def id(self) -> TxnId | None:
+        """Its id."""
+        ...
+
+    @property
+    def state(self) -> TransactionState:
+        """Its state."""
+        ...
+
+    @property
+    def left_to_group(self) -> bool:
+        """True if its outcome was left to its check group."""
         ...
 
 
@@ -114,25 +125,24 @@ class Observers(Generic[U]):
         self._tell("txn_ending", unit, action)
 
     def ended(self, unit: U) -> None:
-        """It has reached a state in which nothing more can be done with it."""
-        life = unit.life
-        if life.state is not TransactionState.UNKNOWN:
-            self._unknown.discard(life.id)
-            self._left -= life.counts_as_left
-            life.counts_as_left = False
-            self._ends[life.state] += 1
-        elif not life.left_to_group:
-            self._unknown.add(life.id)
-        elif not life.counts_as_left:  # by number: a client may leave very many, of which it never hears again
-            life.counts_as_left = True
+        """Note that nothing more can be done with it for now."""
+        if unit.state is not TransactionState.UNKNOWN:
+            self._unknown.discard(unit.id)
+            self._left -= unit.counts_as_left
+            unit.counts_as_left = False
+            self._ends[unit.state] += 1
+        elif not unit.left_to_group:
+            self._unknown.add(unit.id)
+        elif not unit.counts_as_left:  # by number: a client may leave very many, of which it never hears again
+            unit.counts_as_left = True
             self._left += 1
-        level = logging.DEBUG if unit.life.left_to_group else _LEVELS.get(unit.life.state, logging.DEBUG)
-        self._log(level, "transaction %s has ended: %s", unit, unit.life.state.value)
+        level = logging.DEBUG if unit.left_to_group else _LEVELS.get(unit.state, logging.DEBUG)
+        self._log(level, "transaction %s has ended: %s", unit, unit.state.value)
         self._tell("txn_ended", unit)
 
     def counts(self, units: Sequence[U]) -> TransactionCounts:
         """The counters, with the given units as those that are open."""
-        states = [unit.life.state for unit in units]
+        states = [unit.state for unit in units]
         return TransactionCounts(
             begun=self._begun,
             committed=self._ends[TransactionState.COMMITTED],
@@ -144,7 +154,7 @@ class Observers(Generic[U]):
 
     def _log(self, level: int, text: str, unit: U, *rest: object) -> None:
         if logger.isEnabledFor(level):
-            logger.log(level, text, unit.life.id, *rest, extra={"txn_id": str(unit.life.id), "state": unit.life.state.value})
+            logger.log(level, text, unit.id, *rest, extra={"txn_id": str(unit.id), "state": unit.state.value})
 
     def _tell(self, method: str, unit: U, *arguments: object) -> None:
         if not self._observers:
@@ -157,5 +167,5 @@ class Observers(Generic[U]):
                     call(txn, *arguments)
                 except Exception:  # an observer must not break what it observes
                     logger.exception(
-                        "%s of %r failed", method, observer, extra={"txn_id": str(unit.life.id), "state": unit.life.state.value}
+                        "%s of %r failed", method, observer, extra={"txn_id": str(unit.id), "state": unit.state.value}
                     )

@@ -44,7 +44,7 @@ class ClosedWithGroup:
     """A function of the blocking client, which has threads of its own: it is closed with the membership."""
 
     async def __call__(self, asked: Any) -> Any:
-        """What the program answers."""
+        """Answer a question, as the program does."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ DEFAULT_CHECK_TIMEOUT: Final = 60.0
 
 @attrs.frozen
 class CheckTerms:
-    """How a group is asked: `concurrency` questions at a time, each for `timeout` at most (seconds). InvalidConfiguration."""
+    """Terms of questions: `concurrency` at a time, each for `timeout` at most (seconds). InvalidConfiguration."""
 
     concurrency: int = DEFAULT_CONCURRENCY
     timeout: float | timedelta = DEFAULT_CHECK_TIMEOUT
@@ -183,7 +183,7 @@ class Questions:
         return LocalOutcome.UNKNOWN
 
     async def _in_time(self, question: CheckQuestion, result: Awaitable[object]) -> object:
-        """What the check returns, or UNKNOWN when that takes too long."""
+        """Return what the check returns, or UNKNOWN when that takes too long."""
         call = asyncio.ensure_future(result)
         try:
             done, _ = await asyncio.wait({call}, timeout=self._timeout)

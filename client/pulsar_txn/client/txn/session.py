@@ -239,7 +239,7 @@ class CoordinatorSession:
 
 
 def _unavailable(failure: PulsarError) -> PulsarError:
-    """What is raised when it was not served for as long as there was time."""
+    """The error of a coordinator that was not served for as long as there was time."""
     if not isinstance(failure, ServiceNotReady):
         return failure
     return CoordinatorUnavailable(

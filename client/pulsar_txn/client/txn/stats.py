@@ -1,46 +1,16 @@
-"""The states of a transaction, and a frozen picture of it with counters and times."""
+"""A frozen picture of a transaction, with counters and times."""
 
 from __future__ import annotations
 
-import enum
-
 import attrs
 
+from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.wire.ids import TxnId
-
-
-class TransactionState(enum.Enum):
-    """The state of a transaction, as far as this client knows."""
-
-    NOT_STARTED = "NOT_STARTED"
-    """Begun lazily, and without an operation yet: the coordinator does not know it."""
-    OPEN = "OPEN"
-    """Takes operations."""
-    PREPARING = "PREPARING"
-    """The prepare is on its way, or its answer was lost: it takes no more operations."""
-    PREPARED = "PREPARED"
-    """It waits for commit or abort by whoever holds its token, whatever becomes of this client. It has no timeout."""
-    COMMITTING = "COMMITTING"
-    """The commit is on its way."""
-    COMMITTED = "COMMITTED"
-    """It took effect. Final."""
-    ABORTING = "ABORTING"
-    """The abort is on its way."""
-    ABORTED = "ABORTED"
-    """Nothing of it took effect, and nothing will. Final."""
-    TIMED_OUT = "TIMED_OUT"
-    """Its time is over: it takes no more operations and can only be aborted."""
-    UNKNOWN = "UNKNOWN"
-    """The commit was sent and its answer lost; `resolve()` of the error asks."""
-    ERROR = "ERROR"
-    """Its end was refused; the coordinator's answer says why. Final."""
-
-    __hash__ = object.__hash__  # each member is there once; Enum's own hash is Python code, and runs at every look-up
 
 
 @attrs.frozen
 class PartitionStats:
-    """What a transaction did to one topic partition: messages started, receipted, failed, and bytes."""
+    """Counters of a transaction at one topic partition: messages started, receipted, failed, and bytes."""
 
     topic: str
     registered: bool
@@ -52,7 +22,7 @@ class PartitionStats:
 
 @attrs.frozen
 class SubscriptionStats:
-    """What a transaction did to one subscription: messages acknowledged (started), confirmed, failed."""
+    """Counters of a transaction at one subscription: messages acknowledged (started), confirmed, failed."""
 
     topic: str
     subscription: str

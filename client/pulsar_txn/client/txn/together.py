@@ -53,16 +53,14 @@ async def commit_together(
     """
     unit = txn.inside
     group = [TxnId.parse(each) if isinstance(each, str) else each for each in others]
-    txn_id = await unit.opening.open()
+    txn_id = await unit.open()
     for each in group:
         if coordinator_of(each.most) != coordinator_of(txn_id.most):
             raise InvalidConfiguration(
                 f"transaction {each} has another coordinator than {txn_id}", hint="begin all of them with one transactional id"
             )
-    decision = unit.ending.decision
-    decision.group, decision.aborts_others = group, abort_rest
     try:
-        await txn.commit()
+        await unit.commit_together(group, aborts_others=abort_rest)
     except TransactionAborted:
         await _abort(core, txn_id)
         raise

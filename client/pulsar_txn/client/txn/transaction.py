@@ -1,4 +1,4 @@
-"""A transaction as a program holds it. What it does is in its parts: see `unit`, and `life` for the diagram of its states."""
+"""A transaction as a program holds it. What it does is in `unit`, and its states are in `state.transaction`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from pulsar_txn.client._callables import marked
 from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
-from pulsar_txn.client.txn.life import HELD
-from pulsar_txn.client.txn.prepared import PreparedToken, check_secret
-from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
+from pulsar_txn.client.state.prepared import PreparedToken, check_secret
+from pulsar_txn.client.state.transaction import HELD, TransactionState
+from pulsar_txn.client.txn.stats import TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
@@ -64,7 +64,7 @@ class AsyncTransaction:
         return hash(self.inside)
 
     def __repr__(self) -> str:
-        self.inside.life.show_id()
+        self.inside.machine.show_id()
         return repr(self.inside)
 
     # --- looking at it --------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class AsyncTransaction:
         a transaction whose id was asked for twice that it has ended (`docs/adr/0038`), and the outcome of a transaction that
         its coordinator has forgotten is unknown (`docs/adr/0057`).
         """
-        return self.inside.life.show_id()
+        return self.inside.machine.show_id()
 
     @property
     def name(self) -> str | None:
@@ -87,23 +87,23 @@ class AsyncTransaction:
     @property
     def state(self) -> TransactionState:
         """The transaction's state, as far as this client knows."""
-        return self.inside.life.state
+        return self.inside.state
 
     @property
     def doomed(self) -> bool:
         """True if an operation failed, so that the transaction can only be aborted."""
-        return bool(self.inside.life.failures)
+        return bool(self.inside.failures)
 
     @property
     def doom_cause(self) -> BaseException | None:
         """The first failure of an operation."""
-        failures = self.inside.life.failures
+        failures = self.inside.failures
         return failures[0] if failures else None
 
     @property
     def deadline(self) -> float | None:
         """The time on the clock of `loop.time()` from which operations are refused; None as for `remaining`."""
-        return self.inside.life.deadline
+        return self.inside.machine.deadline
 
     @property
     def remaining(self) -> float | None:
@@ -112,7 +112,7 @@ class AsyncTransaction:
 
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction, with its `id`."""
-        self.inside.life.show_id()
+        self.inside.machine.show_id()
         return self.inside.stats()
 
     # --- using it -----------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class AsyncTransaction:
         prepared transaction that could not be sent raises why (ConnectionLost, OperationTimeout); call it again.
         """
         self.inside.check_here()
-        if self.inside.options.managed and self.inside.life.state not in HELD:
+        if self.inside.options.managed and self.inside.state not in HELD:
             raise TransactionStateError(
                 "the transaction is committed by leaving its block",
                 txn_id=self.id,
@@ -174,7 +174,7 @@ class AsyncTransaction:
             )
         if not visible:
             await self.inside.commit_early()
-        await self.inside.ending.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
+        await self.inside.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort the transaction; without effect on an aborted one. Legal in every open state. If cancelled: the abort goes on.
@@ -191,7 +191,7 @@ class AsyncTransaction:
         ended it. (`id`, `stats()`, `repr()` and observers show the id.)
         """
         self.inside.check_here()
-        await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
+        await self.inside.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def prepare(self, *, timeout: float | timedelta | None = None, secret: bytes | None = None) -> PreparedToken:
         """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
@@ -213,25 +213,26 @@ class AsyncTransaction:
         requests. Source: KIP-939. If cancelled: the prepare goes on, and calling it again joins it.
         """
         self.inside.check_here()
-        return await self.inside.ending.prepare(
+        return await self.inside.prepare(
             None if timeout is None else seconds_of(timeout, "timeout"), None if secret is None else check_secret(secret)
         )
 
     async def leave_to_check(self) -> None:
         """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.
 
-        Operations under way are waited for first; one that failed aborts it (TransactionOperationFailed). Then its state is
-        UNKNOWN. Its coordinator asks a member of the group, and aborts it by its policy or at its timeout when nobody knows.
-        `commit()` and `abort()` still end it from here. Raises TransactionStateError without a check group, and after its end.
+        What was received in it is acknowledged in it, and operations under way are waited for first; one that failed aborts
+        it (TransactionOperationFailed). Then its state is UNKNOWN. Its coordinator asks a member of the group, and aborts it
+        by its policy or at its timeout when nobody knows. `commit()` and `abort()` still end it from here. Raises
+        TransactionStateError without a check group, and after its end.
         If cancelled while it waits: nothing has changed.
         """
         self.inside.check_here()
-        await self.inside.ending.leave_to_check()
+        await self.inside.leave_to_check()
 
     async def wait_closed(self) -> None:
         """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
         self.inside.check_here()
-        await self.inside.ending.wait_closed()
+        await self.inside.wait_closed()
 
     async def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
@@ -242,7 +243,7 @@ class AsyncTransaction:
         TransactionStateError before the commit was sent. Safe to cancel and to repeat.
         """
         self.inside.check_here()
-        return await self.inside.ending.resolve()
+        return await self.inside.resolve()
 
 
 __all__ = ["AsyncTransaction", "Rollback"]

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.client import AccessMode, AsyncTransaction, ConsumerType, InitialPosition, MessageId
 from pulsar_txn.client.errors import ProducerQueueFull, PulsarError
-from pulsar_txn.client.inside import open_now
 from pulsar_txn.pipeline.functions.state.table import Table, Value
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class StateLog:
         """Send the records, in the transaction if there is one. In a transaction it waits until they are stored."""
         if txn is None:
             return [await self._send(key, value, None) for key, value in records]
-        await open_now(txn.inside)
+        await txn.inside.open_now()
         await (await self._queue(b"", key=OWNER_KEY, properties={TXN: str(txn.id)}))
         tickets = [await self._send(key, value, txn) for key, value in records]
         if not tickets:

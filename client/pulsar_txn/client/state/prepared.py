@@ -18,7 +18,7 @@ _HINT: Final = "give the token that txn.prepare() returned, or its text: str(tok
 
 @attrs.frozen
 class PreparedToken:
-    """What `txn.prepare()` returns: the transaction's id, and a secret that shows the right to end it.
+    """Token of a prepared transaction: its id, and a secret that shows the right to end it. `txn.prepare()` returns it.
 
     `str(token)` and `bytes(token)` are the same text, `(3,42)#9f…`, for a column of a database or a file;
     `client.attach_prepared` takes all three. The secret is in none of the client's logs, nor in `repr`. Can be pickled.
