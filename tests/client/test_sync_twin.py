@@ -14,7 +14,7 @@ import pytest
 from sync_sides import inner
 
 from pulsar_txn import client as asyncio_side
-from pulsar_txn.client import errors, sync, transactional
+from pulsar_txn.client import errors, sync
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 
 CHECKOUT = Path(__file__).parents[2]
@@ -145,22 +145,20 @@ def test_sugar_observers_and_what_is_refused(url):
     assert told == [asyncio_side.TransactionState.COMMITTED]
 
 
-def test_a_decorated_function_runs_again_in_the_callers_thread(url):
+def test_a_unit_runs_again_in_the_callers_thread(url):
     tried = []
 
-    @transactional(attempts=3, backoff=lambda attempt: 0.01 * attempt)
-    def work(client, data, txn):
+    def work(txn):
         tried.append(threading.current_thread())
-        producer.send(data, txn=txn)
+        producer.send(b"x", txn=txn)
         if len(tried) == 1:
             raise errors.TransactionConflict("acknowledged elsewhere")
-        return data
+        return "done"
 
     with sync.Client(url) as client:
         producer = client.create_producer("t")
-        assert work(client, b"x") == b"x"
-        assert work(data=b"y", client=client) == b"y"
-    assert tried == [threading.current_thread()] * 3
+        assert client.run_transaction(work, attempts=3, backoff=lambda attempt: 0.01 * attempt) == "done"
+    assert tried == [threading.current_thread()] * 2
 
 
 def test_an_unknown_outcome_is_resolved_without_await():
@@ -269,40 +267,6 @@ def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():
     assert inspect.getdoc(sync.Client.transaction).startswith("A managed block: `with client.transaction() as txn: …`")
     assert "Single use." in inspect.getdoc(sync.Client.transaction)
     assert inspect.getdoc(sync.Client.create_producer).endswith("ConnectionLost or OperationTimeout.")
-
-
-def test_transactional_finds_the_client_wherever_the_function_has_it(url):
-    class Service:
-        @transactional
-        def of_method(self, client, data, txn):
-            producer.send(data, txn=txn)
-            return data
-
-        @transactional(client_arg="pulsar")
-        def named(self, data, *, pulsar, txn):
-            producer.send(data, txn=txn)
-            return data
-
-    @transactional
-    def behind(data, client, txn):
-        producer.send(data, txn=txn)
-        return data
-
-    @transactional
-    def called_otherwise(connection, data, txn):
-        producer.send(data, txn=txn)
-        return data
-
-    with sync.Client(url) as client:
-        producer, consumer = client.create_producer("t"), client.subscribe("t", "s")
-        assert Service().of_method(client, b"1") == b"1"
-        assert Service().of_method(data=b"2", client=client) == b"2"
-        assert Service().named(b"3", pulsar=client) == b"3"
-        assert behind(b"4", client) == b"4"
-        assert called_otherwise(client, b"5") == b"5"
-        assert [consumer.receive(5).data for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
-        with pytest.raises(TypeError, match="client"):
-            behind(b"6")
 
 
 def test_a_commit_with_nothing_in_it_is_warned_of_at_the_programs_line(url, caplog):

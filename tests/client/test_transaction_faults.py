@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
 
-from pulsar_txn.client import AutoClusterFailover, TransactionState, transactional
+from pulsar_txn.client import AutoClusterFailover, TransactionState
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     CommitOutcomeUnknown,
@@ -235,23 +235,3 @@ async def test_a_connection_that_breaks_while_the_client_closes_is_made_anew(bro
     broker.pipe.cut()
     await closing
     assert ticket.result().ledger_id == 1
-
-
-# --- decorated methods ----------------------------------------------------------------------------------------------
-
-
-async def test_a_method_finds_its_client_by_the_name_of_the_parameter(broker):
-    class Orders:
-        @transactional
-        async def book(self, client, txn):
-            return txn
-
-        @transactional(client_arg="pulsar")
-        async def cancel(self, number, pulsar, txn):
-            return txn
-
-    async with fake_client(broker) as client:
-        for txn in (await Orders().book(client), await Orders().cancel(7, client), await Orders().cancel(7, pulsar=client)):
-            assert txn.state is TransactionState.COMMITTED
-        with pytest.raises(TypeError, match="pulsar"):
-            await Orders().cancel(7)

@@ -15,7 +15,7 @@ from typing import Any, Never, Union, Unpack, get_args, get_origin, get_type_hin
 import attrs
 import pytest
 
-from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration, transactional
+from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration
 from pulsar_txn.client._options import OFFICIAL
 from pulsar_txn.client.loop.options import PipelineOptions, PipelineOptionsDict
 from pulsar_txn.client.net.authentication import Authentication
@@ -120,29 +120,8 @@ from datetime import timedelta
 from pulsar_txn.client import (
     INT64_SCHEMA, AccessMode, AsyncClient, AsyncProducer, AsyncTransaction, AsyncTransactionalBatch, Client,
     CommitOutcomeUnknown, Compression, ConsumerType, KeyValue, KeyValueSchema, Message, MessageId, PipelineResult, Producer,
-    StringSchema, Transaction, TransactionObserver, TransactionState, transactional,
+    StringSchema, Transaction, TransactionObserver, TransactionState,
 )
-
-
-@transactional
-async def transfer(client: AsyncClient, txn: AsyncTransaction, order: str, *, count: int = 1) -> int:
-    return count
-
-
-@transactional(attempts=3, timeout=timedelta(seconds=5))
-async def patient(client: AsyncClient, txn: AsyncTransaction, order: str) -> str:
-    return order
-
-
-class Service:
-    @transactional(client_arg="pulsar")
-    async def pay(self, pulsar: AsyncClient, txn: AsyncTransaction, amount: int) -> float:
-        return amount / 2
-
-
-@transactional
-def blocking(client: Client, txn: Transaction, order: str) -> int:
-    return len(order)
 
 
 async def good(client: AsyncClient) -> None:
@@ -151,9 +130,6 @@ async def good(client: AsyncClient) -> None:
     consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED, receiver_queue_size=10)
     reader = await client.create_reader("t", start_inclusive=True, reader_name="r", read_compacted=True)
     view = await client.create_table_view("t", schema=StringSchema(), properties={"a": "b"})
-    result: int = await transfer(client, "order", count=2)
-    text: str = await patient(client, "order")
-    half: float = await Service().pay(client, 5)
     both = KeyValueSchema(StringSchema(), INT64_SCHEMA)
     pairs: AsyncProducer[KeyValue[str, int]] = await client.create_producer("p", schema=both)
     own: AsyncProducer[complex] = await client.create_producer("c", schema=OwnSchema())
@@ -203,7 +179,6 @@ class OwnSchema:
 def also_good(client: Client) -> None:
     producer: Producer[bytes] = client.create_producer("t", access_mode=AccessMode.EXCLUSIVE, max_pending_messages=5)
     consumer = client.subscribe("t", "s", ack_timeout=timedelta(seconds=20))
-    done: int = blocking(client, "order")
     with client.transaction() as txn:
         producer.send(consumer.receive(txn=txn).data, txn=txn)
     place: MessageId = producer.send_nowait(b"x").result(3)
@@ -232,11 +207,6 @@ WRONG = {
     'await client.subscribe("t", "s", initial_position="first")': "initial_position",
     'blocked.transactional_batch(max_messages="3")': "max_messages",
     "blocker.pipeline(blocked, lambda batch: None, concurency=2)": "concurency",
-    "await transfer(client, 5)": "transfer",
-    'await transfer(client, "order", counts=2)': "counts",
-    "await patient(client)": "order",
-    "transactional(attemps=3)": "attemps",
-    "blocking(blocker, 5)": "blocking",
 }
 
 
@@ -332,11 +302,6 @@ def test_an_unknown_option_of_the_client_is_answered_with_the_right_one(kind: An
     with pytest.raises(InvalidConfiguration, match=r"\(\) has no option") as caught:
         kind("pulsar://localhost", **{option: 1})
     assert answer in str(caught.value)
-
-
-def test_an_unknown_option_of_the_decorator_is_found_where_it_decorates() -> None:
-    with pytest.raises(InvalidConfiguration, match=r"transactional\(\) has no option 'attemps': did you mean 'attempts'"):
-        transactional(attemps=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("call", ["create_producer", "subscribe"])

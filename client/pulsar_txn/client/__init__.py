@@ -10,8 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares them
-    from pulsar_txn.client._decorator import RunOptionsDict as RunOptionsDict
-    from pulsar_txn.client._decorator import transactional as transactional
     from pulsar_txn.client._instrument import instrument as instrument
     from pulsar_txn.client.client import AsyncClient as AsyncClient
     from pulsar_txn.client.client_stats import ClientStats as ClientStats
@@ -116,7 +114,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.wire.ids import TxnId as TxnId
 
 _NAMES_OF_MODULES = {
-    "client._decorator": "RunOptionsDict transactional",
     "client._instrument": "instrument",
     "client.client": "AsyncClient",
     "client.client_stats": "ClientStats",
