@@ -260,8 +260,8 @@ from typing import TypeVar
 
 {imports}
 from pulsar_txn.client._checks import refused
-from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
-from pulsar_txn.client.txn.checks import CheckDecision
+from pulsar_txn.client.txn.transactions import Attempts, growing_pauses
+from pulsar_txn.client.txn.check_groups import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.send.halves import HalfTerms

@@ -16,7 +16,7 @@ from pulsar_txn.client.errors import (
     FeatureUnsupported,
     InvalidConfiguration,
 )
-from pulsar_txn.client.txn import check_groups, questions
+from pulsar_txn.client.txn import check_groups
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
@@ -328,7 +328,7 @@ async def test_a_repeated_question_is_answered_once_while_its_check_runs(broker)
 
 
 async def test_questions_beyond_the_bound_are_left_out_with_one_warning(broker, monkeypatch, caplog):
-    monkeypatch.setattr(questions, "MAX_WAITING", 5)
+    monkeypatch.setattr(check_groups, "MAX_WAITING", 5)
     gate, asked = asyncio.Event(), asyncio.Event()
 
     async def check(_question):
@@ -632,7 +632,7 @@ async def test_a_check_that_hangs_gives_its_place_to_others_and_means_unknown(br
 
 
 async def test_calls_that_hang_are_bounded_and_then_no_more_are_made(broker, monkeypatch, caplog):
-    monkeypatch.setattr(questions, "MAX_HANGING", 3)
+    monkeypatch.setattr(check_groups, "MAX_HANGING", 3)
     release, asked = threading.Event(), []
 
     def blocks(question):
@@ -724,7 +724,7 @@ async def test_terms_that_make_no_sense_are_refused(broker):
 
 def test_a_blocking_client_hears_decisions_in_a_thread():
     decided = sync.checking.threaded_hearing(print)
-    assert isinstance(decided, questions.ClosedWithGroup)
+    assert isinstance(decided, check_groups.ClosedWithGroup)
     assert sync.checking.threaded_hearing(None) is None
     with pytest.raises(InvalidConfiguration, match="asynchronous"):
 

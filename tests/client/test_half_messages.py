@@ -18,7 +18,7 @@ from pulsar_txn.client.errors import (
     NotAllowedError,
     TransactionAborted,
 )
-from pulsar_txn.client.txn.checks import MAX_HEAD_BYTES, data_of, message_of
+from pulsar_txn.client.txn.check_groups import MAX_HEAD_BYTES, data_of, message_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 

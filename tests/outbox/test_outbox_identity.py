@@ -19,7 +19,7 @@ from pulsar_txn.client.outbox.block import Key
 from pulsar_txn.client.outbox.checking import check_data_of, key_of
 from pulsar_txn.client.outbox.dialects import identity_table
 from pulsar_txn.client.outbox.door import at_once
-from pulsar_txn.client.txn.checks import CheckQuestion
+from pulsar_txn.client.txn.check_groups import CheckQuestion
 
 STYLES = {"?": "qmark", "%s": "format"}
 ASKED_BEFORE_BEGIN = {

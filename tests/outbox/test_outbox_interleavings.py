@@ -31,7 +31,7 @@ from pulsar_txn.client.outbox.checking import Checking, check_data_of
 from pulsar_txn.client.outbox.dialects import GENERIC, POSTGRESQL
 from pulsar_txn.client.outbox.rows import Outcome, Row, Rows
 from pulsar_txn.client.outbox.trimming import trim
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
 
 TXN: Final = TxnId(0, 1)

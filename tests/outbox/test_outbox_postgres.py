@@ -132,7 +132,7 @@ def test_a_check_gives_up_waiting_for_a_row_in_flight_and_finds_it_later(
 
 
 def test_checks_of_several_members_at_once_agree(world: World) -> None:
-    from pulsar_txn.client.txn.checks import CheckQuestion
+    from pulsar_txn.client.txn.check_groups import CheckQuestion
     from pulsar_txn.wire.ids import TxnId
 
     outbox = world.outbox()

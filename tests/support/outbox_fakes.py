@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionAborte
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.twin import Twin
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
 
 

@@ -99,15 +99,15 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.sync import TransactionalBatch as TransactionalBatch
     from pulsar_txn.client.sync import TransactionalProducer as TransactionalProducer
     from pulsar_txn.client.txn.check_groups import AsyncCheckGroup as AsyncCheckGroup
-    from pulsar_txn.client.txn.checks import CheckDecision as CheckDecision
-    from pulsar_txn.client.txn.checks import CheckedMessage as CheckedMessage
-    from pulsar_txn.client.txn.checks import CheckQuestion as CheckQuestion
-    from pulsar_txn.client.txn.checks import Decision as Decision
-    from pulsar_txn.client.txn.checks import LocalOutcome as LocalOutcome
-    from pulsar_txn.client.txn.described import DescribedTransaction as DescribedTransaction
-    from pulsar_txn.client.txn.described import TransactionalIdInfo as TransactionalIdInfo
+    from pulsar_txn.client.txn.check_groups import CheckDecision as CheckDecision
+    from pulsar_txn.client.txn.check_groups import CheckedMessage as CheckedMessage
+    from pulsar_txn.client.txn.check_groups import CheckQuestion as CheckQuestion
+    from pulsar_txn.client.txn.check_groups import Decision as Decision
+    from pulsar_txn.client.txn.check_groups import LocalOutcome as LocalOutcome
     from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
-    from pulsar_txn.client.txn.stats import TransactionStats as TransactionStats
+    from pulsar_txn.client.txn.observers import TransactionStats as TransactionStats
+    from pulsar_txn.client.txn.session import DescribedTransaction as DescribedTransaction
+    from pulsar_txn.client.txn.session import TransactionalIdInfo as TransactionalIdInfo
     from pulsar_txn.client.txn.transaction import AsyncTransaction as AsyncTransaction
     from pulsar_txn.client.txn.transaction import Rollback as Rollback
     from pulsar_txn.wire.ids import MessageId as MessageId
@@ -162,13 +162,11 @@ _NAMES_OF_MODULES = {
     "client.send.routing": "HashingScheme Router RoutingMode",
     "client.sync": "CheckGroup Client ConsistentReader Consumer Coordinator Producer Reader TableView Transaction "
     "TransactionalBatch TransactionalProducer",
-    "client.txn.check_groups": "AsyncCheckGroup",
-    "client.txn.checks": "CheckDecision CheckQuestion CheckedMessage Decision LocalOutcome",
-    "client.txn.described": "DescribedTransaction TransactionalIdInfo",
-    "client.txn.observers": "TransactionObserver",
+    "client.txn.check_groups": "AsyncCheckGroup CheckDecision CheckQuestion CheckedMessage Decision LocalOutcome",
+    "client.txn.session": "DescribedTransaction TransactionalIdInfo",
+    "client.txn.observers": "TransactionObserver TransactionStats",
     "client.state.prepared": "PreparedToken",
     "client.state.transaction": "TransactionState",
-    "client.txn.stats": "TransactionStats",
     "client.txn.transaction": "AsyncTransaction Rollback",
     "wire.ids": "MessageId TxnId",
 }

@@ -50,10 +50,8 @@ from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProduc
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
-from pulsar_txn.client.txn.begins import BeginsTransactions
-from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
-from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, Check, OnDecided
-from pulsar_txn.client.txn.transactions import Transactions
+from pulsar_txn.client.txn.check_groups import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, AsyncCheckGroup, Check, OnDecided
+from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 

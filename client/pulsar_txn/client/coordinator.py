@@ -18,9 +18,8 @@ from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
-from pulsar_txn.client.txn.begins import BeginsTransactions
-from pulsar_txn.client.txn.guest import Guest
-from pulsar_txn.client.txn.transactions import Transactions
+from pulsar_txn.client.txn.session import Guest
+from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions
 
 A_COORDINATOR: Final = "write pulsar://host:6653; an AsyncClient may also share an AsyncCoordinator, a Client a Coordinator"
 _SILENCE_SECONDS: Final = 2.0

@@ -32,10 +32,17 @@ from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
-from pulsar_txn.client.txn.attempts import growing_pauses
-from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
-from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
-from pulsar_txn.client.txn.transactional_id import Epoch
+from pulsar_txn.client.txn.session import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF, Epoch
+from pulsar_txn.client.txn.transactions import (
+    abort_all,
+    act_as,
+    commit_together,
+    ends_groups,
+    growing_pauses,
+    is_open,
+    open_for_others,
+    take_over,
+)
 from pulsar_txn.wire.secret_text import Secret, optional_secret, secret, shown
 from pulsar_txn.wire.varints import varint
 

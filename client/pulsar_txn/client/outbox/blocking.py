@@ -17,7 +17,7 @@ from pulsar_txn.client.sync.twin import inner
 
 if TYPE_CHECKING:
     from pulsar_txn.client.sync.twins import Client, Transaction
-    from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+    from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 
 
 class Outbox:

@@ -10,7 +10,7 @@ from pulsar_txn.client.errors import OutboxWrongDatabase
 from pulsar_txn.client.outbox.block import KEY_BYTES, Key
 from pulsar_txn.client.outbox.identity import IDENTITY_BYTES
 from pulsar_txn.client.outbox.rows import Outcome
-from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
 
 logger = logging.getLogger("pulsar_txn.client.outbox")

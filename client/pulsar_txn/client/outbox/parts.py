@@ -16,7 +16,7 @@ from pulsar_txn.client.outbox.doors import door_of
 from pulsar_txn.client.outbox.engine import BlockLife, Engine
 from pulsar_txn.client.outbox.rows import Rows
 from pulsar_txn.client.outbox.trimming import TrimResult, trim
-from pulsar_txn.client.txn.checks import check_group_name
+from pulsar_txn.client.txn.check_groups import check_group_name
 
 TRIM_EVERY: Final = 500
 OLDER_THAN: Final = timedelta(hours=1)

@@ -35,9 +35,17 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionOptions, TransactionState
-from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
-from pulsar_txn.client.txn.checks import LocalOutcome, check_group_name, checked, data_of
-from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, Check, CheckTerms, OnDecided
+from pulsar_txn.client.txn.check_groups import (
+    DEFAULT_CHECK_TIMEOUT,
+    AsyncCheckGroup,
+    Check,
+    CheckTerms,
+    LocalOutcome,
+    OnDecided,
+    check_group_name,
+    checked,
+    data_of,
+)
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
 

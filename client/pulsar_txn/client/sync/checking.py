@@ -15,8 +15,7 @@ from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.send.halves import AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms, checked_halves
 from pulsar_txn.client.sync.twin import SyncLoop, Twin, inner
-from pulsar_txn.client.txn.checks import LocalOutcome
-from pulsar_txn.client.txn.questions import ClosedWithGroup
+from pulsar_txn.client.txn.check_groups import ClosedWithGroup, LocalOutcome
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
 

@@ -49,16 +49,20 @@ from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import NOT_SAID, Surroundings
-from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
-from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
-from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
-from pulsar_txn.client.txn.checks import CheckDecision, CheckQuestion, LocalOutcome
-from pulsar_txn.client.txn.described import TransactionalIdInfo
+from pulsar_txn.client.txn.check_groups import (
+    DEFAULT_CHECK_TIMEOUT,
+    DEFAULT_CONCURRENCY,
+    AsyncCheckGroup,
+    CheckDecision,
+    CheckQuestion,
+    LocalOutcome,
+)
 from pulsar_txn.client.txn.forgotten import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.questions import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY
-from pulsar_txn.client.txn.stats import TransactionStats
+from pulsar_txn.client.txn.observers import TransactionStats
+from pulsar_txn.client.txn.session import TransactionalIdInfo
 from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transactions import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 T = TypeVar("T")

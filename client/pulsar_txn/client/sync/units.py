@@ -14,7 +14,7 @@ from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.sync.desk import Desk
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import within
-from pulsar_txn.client.txn.attempts import Attempts
+from pulsar_txn.client.txn.transactions import Attempts
 
 T = TypeVar("T")
 

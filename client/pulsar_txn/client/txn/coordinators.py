@@ -2,6 +2,9 @@
 
 Coordinator i belongs to the broker that serves partition i of the assign topic. New transactions go round robin over the
 coordinators that are connected; all other requests go to the coordinator that the transaction's id names.
+
+Brokers up to 4.x tell by the partitions of the assign topic which coordinators there are; Pulsar 5 has a watch for it, for
+which `CoordinatorDirectory` is the place.
 """
 
 from __future__ import annotations
@@ -11,24 +14,22 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
+    AuthorizationError,
     CoordinatorUnavailable,
     InvalidConfiguration,
     NotAllowedError,
     ProducerFenced,
     PulsarError,
+    TopicNotFound,
     TransactionsDisabled,
 )
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.state.prepared import PreparedToken
-from pulsar_txn.client.txn import described
 from pulsar_txn.client.txn.check_groups import CheckGroups
-from pulsar_txn.client.txn.described import TransactionalIdInfo, check_describes, info_of
-from pulsar_txn.client.txn.diagnosis import explained
-from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.encoding import (
     EndTxnFrame,
     Named,
@@ -40,12 +41,57 @@ from pulsar_txn.client.txn.encoding import (
     encode_prepare,
     encode_subscriptions,
 )
-from pulsar_txn.client.txn.guest import GOODBYE_SECONDS, Guest
-from pulsar_txn.client.txn.session import CoordinatorSession
-from pulsar_txn.client.txn.stats import RequestTally
-from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
+from pulsar_txn.client.txn.session import (
+    DESCRIBE_TRANSACTIONAL_ID,
+    GOODBYE_SECONDS,
+    NO_ASSIGN_TOPIC,
+    CoordinatorSession,
+    Epoch,
+    Guest,
+    RequestTally,
+    TransactionalId,
+    TransactionalIdInfo,
+    check_describes,
+    describe_encoder,
+    explained,
+    info_of,
+)
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
+
+
+class CoordinatorDirectory(Protocol):
+    """Source of the coordinators that there are."""
+
+    async def topics(self) -> list[str]:
+        """One name per coordinator, in the order of their ids, that a lookup resolves to its broker.
+
+        Raises TransactionsDisabled if there is no coordinator.
+        """
+        ...
+
+
+class AssignTopicDirectory:
+    """Discovery by the partitions of the assign topic, as brokers up to 4.x have it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def topics(self) -> list[str]:
+        """The partitions of the assign topic."""
+        try:
+            count = await self._core.retrying(
+                lambda: self._core.lookup.partitions(ASSIGN_TOPIC, create=False), "looking up the transaction coordinators"
+            )
+        except TopicNotFound:
+            count = 0
+        except AuthorizationError as error:
+            raise explained(error) from None
+        if not count:
+            raise TransactionsDisabled("the cluster has no transaction coordinator", hint=NO_ASSIGN_TOPIC)
+        return [partition_name(ASSIGN_TOPIC, index) for index in range(count)]
+
 
 logger = logging.getLogger("pulsar_txn.client.coordinators")
 
@@ -336,11 +382,13 @@ class TransactionCoordinators:
         if not self._sessions:
             await self.start()
         session = next((each for each in self._sessions if each.is_connected), self._sessions[0])
-        answer = await session.request(described.NAME, described.encoder(name, owner), None, None, None, check_describes)
+        answer = await session.request(
+            DESCRIBE_TRANSACTIONAL_ID, describe_encoder(name, owner), None, None, None, check_describes
+        )
         if answer.elsewhere:
             there = await self._of(answer.tc_id, None)
-            encode = described.encoder(name, owner, answer.tc_id)
-            answer = await there.request(described.NAME, encode, None, None, None, check_describes)
+            encode = describe_encoder(name, owner, answer.tc_id)
+            answer = await there.request(DESCRIBE_TRANSACTIONAL_ID, encode, None, None, None, check_describes)
         return info_of(name, answer)
 
     @property

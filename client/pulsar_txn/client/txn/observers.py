@@ -1,8 +1,9 @@
-"""The observers of a client's transactions: those that programs add, the log, and the counters of `client.stats()`.
+"""A frozen picture of a transaction with its counters and times, and the observers of a client's transactions.
 
-An observer is any object with some of the methods of `TransactionObserver`. They are called on the loop, in the order of
-what happens, and must not wait; the blocking client tells them a moment later, on a thread for that. An exception in one is
-logged; it affects neither the transaction nor the other observers.
+Observers are those that programs add, the log, and the counters of `client.stats()`. One of a program is any object with some
+of the methods of `TransactionObserver`. They are called on the loop, in the order of what happens, and must not wait; the
+blocking client tells them a moment later, on a thread for that. An exception in one is logged; it affects neither the
+transaction nor the other observers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,77 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 
 if TYPE_CHECKING:
     from pulsar_txn.client.txn.transaction import AsyncTransaction
+
+
+@attrs.frozen
+class PartitionStats:
+    """Counters of a transaction at one topic partition: messages started, receipted, failed, and bytes."""
+
+    topic: str
+    registered: bool
+    sent: int
+    confirmed: int
+    failed: int
+    bytes: int
+
+
+@attrs.frozen
+class SubscriptionStats:
+    """Counters of a transaction at one subscription: messages acknowledged (started), confirmed, failed."""
+
+    topic: str
+    subscription: str
+    registered: bool
+    acked: int
+    confirmed: int
+    failed: int
+    cumulative: bool
+
+
+@attrs.frozen
+class Phases:
+    """Milliseconds that a transaction has spent so far, by phase.
+
+    `begin`: NEW_TXN. `register`: the registrations, one after another or at once, added up. `send`: while at least one
+    operation was under way. `wait_ops`: between the call of the end and the last operation's answer. `end`: END_TXN.
+    """
+
+    begin: float = 0.0
+    register: float = 0.0
+    send: float = 0.0
+    wait_ops: float = 0.0
+    end: float = 0.0
+
+
+@attrs.frozen
+class TransactionStats:
+    """A transaction at a moment. Counters of operations are messages.
+
+    `opened_at` is on the clock of `loop.time()`, None before NEW_TXN was answered. `retries`: requests to the coordinator
+    that were sent again. `coordinator_endpoint`: `host:port` of the broker that answered the last of them.
+    """
+
+    id: TxnId | None
+    name: str | None
+    state: TransactionState
+    opened_at: float | None
+    age_ms: int
+    partitions: tuple[PartitionStats, ...]
+    subscriptions: tuple[SubscriptionStats, ...]
+    sends_in_flight: int
+    acks_in_flight: int
+    doomed: bool
+    doom_cause: BaseException | None
+    phases: Phases
+    retries: int
+    coordinator_id: int | None
+    coordinator_endpoint: str | None
+
+    @property
+    def operations_in_flight(self) -> int:
+        """Sends and acknowledgements under way."""
+        return self.sends_in_flight + self.acks_in_flight
+
 
 logger = logging.getLogger("pulsar_txn.client.txn")
 

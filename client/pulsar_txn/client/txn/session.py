@@ -1,7 +1,11 @@
-"""The session with one transaction coordinator, which is kept up like a producer's, and requests to it over reconnects.
+"""The session with one transaction coordinator, requests to it over reconnects, and the client as it sees it.
 
-It starts with TC_CLIENT_CONNECT. A request whose connection breaks is sent again after the reconnect, and so may be carried
-out twice: whatever error it ends with then says `maybe_processed`.
+The session starts with TC_CLIENT_CONNECT and is kept up like a producer's. A request whose connection breaks is sent again
+after the reconnect, and so may be carried out twice: whatever error it ends with then says `maybe_processed`.
+
+A coordinator beside clusters (`pulsar-txn coordinator`) tells clients by their incarnation, and a coordinator that fences by
+transactional id and epoch. Both go over the wire as fields of our own in TC_CLIENT_CONNECT, after a feature flag of CONNECTED
+(`docs/adr/0006`).
 """
 
 from __future__ import annotations
@@ -10,17 +14,24 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
+
+import attrs
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
+    AuthorizationError,
     ConnectionLost,
     CoordinatorUnavailable,
+    FeatureUnsupported,
+    InvalidConfiguration,
     InvalidTransactionStatus,
     NotAllowedError,
     OperationTimeout,
     PulsarError,
     ServiceNotReady,
+    TransactionalIdUnsupported,
     TransactionFenced,
     TransactionsDisabled,
 )
@@ -28,12 +39,196 @@ from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import Backoff
-from pulsar_txn.client.txn.diagnosis import TRANSACTIONS_OFF
-from pulsar_txn.client.txn.guest import Guest
-from pulsar_txn.client.txn.stats import RequestTally
-from pulsar_txn.client.txn.transactional_id import TransactionalId
+from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus, signed64
+
+NO_ASSIGN_TOPIC: Final = (
+    "set transactionCoordinatorEnabled=true on every broker, and make the coordinators once: bin/pulsar "
+    "initialize-transaction-coordinator-metadata -cs <metadata store> -c <cluster> --initial-num-transaction-coordinators 16. "
+    "`pulsar-txn doctor --cluster <URL>` says which of the two is missing"
+)
+TRANSACTIONS_OFF: Final = (
+    "set transactionCoordinatorEnabled=true in broker.conf (standalone.conf) on every broker, and restart them one by one"
+)
+NO_GRANT: Final = (
+    "transactions need a grant on the namespace of the coordinators as well: pulsar-admin namespaces grant-permission "
+    "pulsar/system --role <role> --actions produce,consume"
+)
+NOT_LOADED: Final = (
+    "the coordinator is not loaded at the broker that it belongs to (apache/pulsar#20851); `pulsar-txn doctor --cluster <URL>` "
+    "says which and what to do"
+)
+
+
+def explained(error: PulsarError) -> PulsarError:
+    """The error that kept a client from the coordinators, with what to do as its hint."""
+    if isinstance(error, CoordinatorUnavailable):
+        error.hint = NOT_LOADED
+    elif isinstance(error, AuthorizationError):
+        error.hint = NO_GRANT
+    return error
+
+
+GOODBYE_SECONDS: Final = 1.0
+"""How long closing a client waits for the coordinators to know it. Without a goodbye they do when its lease is over."""
+
+
+class Guest:
+    """One life of a client: the coordinator tells it from every other one by its `incarnation`, over all its connections."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.incarnation = f"{int(runtime.random() * 2**52):013x}{int(runtime.random() * 2**52):013x}"
+
+        self.has_left: Callable[[], bool] = lambda: False
+        """Whether all its producers and consumers are closed, so that nothing more of its transactions can arrive anywhere."""
+
+    def check(self, connection: Connection) -> None:
+        """InvalidConfiguration where a broker answers, which would end transactions at its own topics only."""
+        if not connection.features.supports_clusters:
+            raise InvalidConfiguration(
+                f"{connection.server_version} at {connection.endpoint} is no coordinator beside clusters",
+                hint="give coordinator= the address of `pulsar-txn coordinator`, or leave it out: brokers have their own",
+            )
+
+    def fields(self) -> dict[str, Any]:
+        """Of TC_CLIENT_CONNECT."""
+        return {"incarnation": self.incarnation}
+
+    def goodbye(self) -> dict[str, Any]:
+        """The same, when it ends: another client may have its lanes."""
+        return {"incarnation": self.incarnation, "goodbye": True}
+
+
+@attrs.frozen
+class Epoch:
+    """One start of a transactional id: what another process needs to act as the same instance. Can be pickled.
+
+    `ends_groups`: whether the coordinator ends several transactions by one record (`docs/adr/0023`).
+    """
+
+    name: str
+    number: int
+    coordinator_id: int
+    ends_groups: bool
+
+
+class TransactionalId:
+    """One for each client that has one; shared by its sessions."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch: int | None = None
+        self.coordinator = 0
+
+    def check(self, connection: Connection) -> None:
+        """Raise TransactionalIdUnsupported where nobody would fence."""
+        if not connection.features.supports_transactional_ids:
+            text = f"{connection.server_version} knows no transactional ids, so nothing would fence {self.name!r}"
+            raise TransactionalIdUnsupported(text, endpoint=connection.endpoint)
+
+    def took_over(self, answer: Any) -> None:
+        """TC_CLIENT_CONNECT_RESPONSE to the first request that names the id."""
+        self.epoch = answer.transactional_epoch
+        self.coordinator = answer.tc_id
+
+    def act_as(self, epoch: Epoch) -> None:
+        """Be the instance that got this epoch in another process."""
+        self.epoch = epoch.number
+        self.coordinator = epoch.coordinator_id
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request that carry the epoch; empty without an epoch."""
+        return {} if self.epoch is None else {"transactional_id": self.name, "transactional_epoch": self.epoch}
+
+
+DESCRIBE_TRANSACTIONAL_ID = "describeTransactionalId"
+
+
+@attrs.frozen
+class DescribedTransaction:
+    """A transaction of a transactional id that is open, prepared or being ended.
+
+    `epoch`: of the instance that began it. Times are milliseconds, those of an instant since 1970: `start_time_ms`, and
+    `modified_ms`, when its status changed last or a participant was registered. `timeout_ms` counts from the start.
+    `participants`: topic partitions and subscriptions, the first of `participant_count`. `clusters` has the cluster of each
+    of them beside clusters, and is empty elsewhere. `check_group`: who is asked for its outcome; `check_count`: how often.
+    """
+
+    txn_id: TxnId
+    status: TxnStatus
+    epoch: int
+    start_time_ms: int
+    timeout_ms: int
+    modified_ms: int
+    participants: tuple[Participant, ...]
+    participant_count: int
+    clusters: tuple[str, ...] = ()
+    check_group: str | None = None
+    check_count: int = 0
+
+
+@attrs.frozen
+class TransactionalIdInfo:
+    """A transactional id at a moment.
+
+    `epoch`: the newest one. `last_used_ms`: when that was last used, milliseconds since 1970. `transactions`: what of all
+    epochs has not ended, oldest first: the first 1,000 of `transaction_count`.
+    """
+
+    transactional_id: str
+    coordinator_id: int
+    epoch: int
+    last_used_ms: int
+    transactions: tuple[DescribedTransaction, ...]
+    transaction_count: int
+
+
+def describe_encoder(name: str, owner: str | None, tc_id: int | None = None) -> partial[bytes]:
+    """DESCRIBE_TRANSACTIONAL_ID, which the number of a request is handed to. `tc_id`: which coordinator is asked."""
+    further: dict[str, Any] = {} if owner is None else {"owner": owner}
+    if tc_id is not None:
+        further["tc_id"] = tc_id
+    return partial(_encode, {"transactional_id": name} | further)
+
+
+def _encode(fields: dict[str, Any], number: int) -> bytes:
+    return command(DESCRIBE_TRANSACTIONAL_ID, request_id=number, **fields)
+
+
+def check_describes(connection: Connection) -> None:
+    """FeatureUnsupported unless the peer knows the request."""
+    if not connection.features.describes_transactional_ids:
+        text = f"{connection.server_version} does not describe transactional ids"
+        raise FeatureUnsupported(text, endpoint=connection.endpoint)
+
+
+def info_of(name: str, answer: Any) -> TransactionalIdInfo | None:
+    """Read the answer; None when nothing is known of the id."""
+    if not answer.HasField("epoch"):
+        return None
+    transactions = tuple(map(_transaction, answer.transactions))
+    return TransactionalIdInfo(
+        name, answer.tc_id, answer.epoch, answer.last_used_millis, transactions, answer.transaction_count
+    )
+
+
+def _transaction(body: Any) -> DescribedTransaction:
+    places = body.participants
+    return DescribedTransaction(
+        TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits)),
+        TxnStatus(body.status),
+        body.epoch,
+        body.start_time_millis,
+        body.timeout_millis,
+        body.modified_millis,
+        tuple(Participant(each.topic, each.subscription if each.HasField("subscription") else None) for each in places),
+        body.participant_count,
+        tuple(each.cluster for each in places) if any(each.HasField("cluster") for each in places) else (),
+        body.check_group if body.HasField("check_group") else None,
+        body.check_count,
+    )
+
 
 logger = logging.getLogger("pulsar_txn.client.coordinators")
 
@@ -41,6 +236,18 @@ HANDSHAKE_VERSION: Final = 19
 """The protocol version that has TC_CLIENT_CONNECT; older brokers load their coordinators by themselves."""
 
 _RETRY: Final = (CoordinatorUnavailable, ServiceNotReady, ConnectionLost)
+
+
+class RequestTally:
+    """Counters of one transaction's requests to its coordinator."""
+
+    __slots__ = ("endpoint", "retries", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        """Requests that left, or may have."""
+        self.retries = 0
+        self.endpoint: str | None = None
 
 
 class CoordinatorSession:

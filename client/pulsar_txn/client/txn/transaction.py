@@ -11,7 +11,7 @@ from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.state.prepared import PreparedToken, check_secret
 from pulsar_txn.client.state.transaction import HELD, TransactionState
-from pulsar_txn.client.txn.stats import TransactionStats
+from pulsar_txn.client.txn.observers import TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 

@@ -35,8 +35,8 @@ from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.encoding import Named
 from pulsar_txn.client.txn.enlist import Caller, Flushable, Input, SendCounter, WhenEnded
 from pulsar_txn.client.txn.forgotten import Forgotten, UnawaitedCalls, calling_place
-from pulsar_txn.client.txn.observers import Observers
-from pulsar_txn.client.txn.stats import PartitionStats, Phases, RequestTally, SubscriptionStats, TransactionStats
+from pulsar_txn.client.txn.observers import Observers, PartitionStats, Phases, SubscriptionStats, TransactionStats
+from pulsar_txn.client.txn.session import RequestTally
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 
 logger = logging.getLogger("pulsar_txn.client.txn")
