@@ -7,7 +7,7 @@ import pytest
 
 from pulsar_txn import compat
 from pulsar_txn.client import errors
-from pulsar_txn.compat import _both
+from pulsar_txn.compat import _arguments
 
 
 def test_the_version_is_that_of_the_official_package_whose_names_are_here():
@@ -19,7 +19,7 @@ def test_a_blocking_method_that_would_wait_is_refused_instead_of_hanging():
         await asyncio.sleep(0)
 
     with pytest.raises(RuntimeError, match="has waited"):
-        _both.blocking(body)()
+        _arguments.blocking(body)()
 
 
 def test_both_kinds_raise_the_official_name_of_an_error():
@@ -27,9 +27,9 @@ def test_both_kinds_raise_the_official_name_of_an_error():
         raise errors.OperationTimeout("late")
 
     with pytest.raises(compat.Timeout):
-        _both.blocking(body)()
+        _arguments.blocking(body)()
     with pytest.raises(compat.Timeout):
-        asyncio.run(_both.awaiting(body)())
+        asyncio.run(_arguments.awaiting(body)())
 
 
 def test_a_refused_send_async_keeps_a_begun_transaction_from_committing(url):

@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 READ = [
+    "client/pulsar_txn/client/outbox",
     "client/pulsar_txn/client/send",
     "client/pulsar_txn/client/state",
     "client/pulsar_txn/client/txn",
+    "compat",
     "rm_pending_ack",
     "rm_producer",
     "wire",

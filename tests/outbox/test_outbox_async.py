@@ -14,7 +14,7 @@ from outbox_fakes import FakeAsyncClient, FakeCoordinator, answer_of_commit_is_l
 
 from pulsar_txn.client import ConnectionLost, TransactionStateError
 from pulsar_txn.client.outbox import AsyncOutbox, OutboxAborted, OutboxWrongDatabase, engine
-from pulsar_txn.client.outbox.block import Key
+from pulsar_txn.client.outbox.engine import Key
 from pulsar_txn.wire.ids import TxnId
 
 KINDS = (

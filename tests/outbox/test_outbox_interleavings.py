@@ -26,11 +26,9 @@ from pulsar_txn.client.errors import (
     TransactionAborted,
     TransactionNotFound,
 )
-from pulsar_txn.client.outbox.block import Block, Key
-from pulsar_txn.client.outbox.checking import Checking, check_data_of
-from pulsar_txn.client.outbox.dialects import GENERIC, POSTGRESQL
-from pulsar_txn.client.outbox.rows import Outcome, Row, Rows
-from pulsar_txn.client.outbox.trimming import trim
+from pulsar_txn.client.outbox.database import GENERIC, POSTGRESQL
+from pulsar_txn.client.outbox.engine import Block, Checking, Key, check_data_of
+from pulsar_txn.client.outbox.rows import Outcome, Row, Rows, trim
 from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 from pulsar_txn.wire.ids import TxnId
 

@@ -11,8 +11,8 @@ from outbox_fakes import FakeAsyncClient, FakeClient, FakeCoordinator
 
 from pulsar_txn.client import ConnectionLost, InvalidConfiguration
 from pulsar_txn.client.outbox import AsyncOutbox, Outbox, TrimResult, identity_sql, table_sql
-from pulsar_txn.client.outbox.block import Key
-from pulsar_txn.client.outbox.door import at_once
+from pulsar_txn.client.outbox.database import at_once
+from pulsar_txn.client.outbox.engine import Key
 from pulsar_txn.wire.ids import TxnId
 
 HOUR_MS = 3_600_000
@@ -155,7 +155,6 @@ def test_a_tombstone_of_a_check_that_came_too_late_goes(world: World) -> None:
 
 def test_more_rows_than_a_page_are_trimmed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_txn.client.outbox.rows.PAGE_ROWS", 2)
-    monkeypatch.setattr("pulsar_txn.client.outbox.trimming.PAGE_ROWS", 2)
     outbox = world.outbox()
     world.run(outbox, 5)
     world.now_ms += 2 * HOUR_MS

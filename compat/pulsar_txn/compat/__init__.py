@@ -8,15 +8,7 @@ The room imports the public client and no other room; it must never know the bro
 """
 
 from pulsar_txn.compat import exceptions, schema
-from pulsar_txn.compat.authentication import (
-    Authentication,
-    AuthenticationAthenz,
-    AuthenticationBasic,
-    AuthenticationOauth2,
-    AuthenticationTLS,
-    AuthenticationToken,
-)
-from pulsar_txn.compat.client import Client
+from pulsar_txn.compat.client import Client, TableView
 from pulsar_txn.compat.consumer import Consumer, Reader
 from pulsar_txn.compat.enums import (
     BatchingType,
@@ -35,9 +27,14 @@ from pulsar_txn.compat.exceptions import *  # noqa: F403 - 46 names
 from pulsar_txn.compat.functions.context import Context
 from pulsar_txn.compat.functions.function import Function
 from pulsar_txn.compat.functions.serde import IdentitySerDe, PickleSerDe, SerDe
-from pulsar_txn.compat.ids import MessageId
-from pulsar_txn.compat.messages import EncryptionContext, EncryptionKey, Message
+from pulsar_txn.compat.messages import EncryptionContext, EncryptionKey, Message, MessageId
 from pulsar_txn.compat.policies import (
+    Authentication,
+    AuthenticationAthenz,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
     AutoClusterFailover,
     ConsoleLogger,
     ConsumerBatchReceivePolicy,
@@ -50,7 +47,6 @@ from pulsar_txn.compat.policies import (
 )
 from pulsar_txn.compat.producer import Producer
 from pulsar_txn.compat.schema import BytesSchema
-from pulsar_txn.compat.table_view import TableView
 
 __version__ = "3.13.0"
 """The version of `pulsar-client` whose names are here, for programs that compare it. Ours is that of `pulsar-txn`."""

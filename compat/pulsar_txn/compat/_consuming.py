@@ -1,15 +1,13 @@
-"""What consumers and readers of both kinds do: official arguments become ours, and our messages official ones."""
+"""Methods of consumers and readers of both kinds: official arguments become ours, and our messages official ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pulsar_txn.client.inside import NOT_SAID
-from pulsar_txn.compat._arguments import check
-from pulsar_txn.compat._both import done
+from pulsar_txn.compat._arguments import check, done
 from pulsar_txn.compat.exceptions import BY_NAME, mapped
-from pulsar_txn.compat.ids import MessageId
-from pulsar_txn.compat.messages import Message
+from pulsar_txn.compat.messages import Message, MessageId
 from pulsar_txn.compat.schema import Schema
 from pulsar_txn.compat.transactions import native
 
@@ -54,7 +52,7 @@ def seconds(timeout_millis: int | None) -> float | None:
 
 
 def _acknowledged(message: Any) -> Any:
-    """What our client's `acknowledge` takes. ValueError for anything else."""
+    """Return what our client's `acknowledge` takes. ValueError for anything else."""
     if isinstance(message, Message):
         return message.native()
     if isinstance(message, MessageId):
@@ -63,7 +61,7 @@ def _acknowledged(message: Any) -> Any:
 
 
 def _target_of(messageid: Any) -> Any:
-    """What our `seek` takes."""
+    """Return what our `seek` takes."""
     if isinstance(messageid, MessageId):
         return messageid.native()
     if isinstance(messageid, int):

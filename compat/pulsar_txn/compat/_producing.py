@@ -1,4 +1,4 @@
-"""What producers of both kinds do: official arguments become those of our `send`."""
+"""Methods of producers of both kinds: official arguments become those of our `send`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulsar_txn.client.inside import NOT_SAID
-from pulsar_txn.compat._arguments import check_optional
-from pulsar_txn.compat._both import done
+from pulsar_txn.compat._arguments import check_optional, done
 from pulsar_txn.compat.exceptions import mapped
-from pulsar_txn.compat.ids import MessageId
-from pulsar_txn.compat.messages import Outgoing
+from pulsar_txn.compat.messages import MessageId, Outgoing
 from pulsar_txn.compat.schema import Schema
 from pulsar_txn.compat.transactions import native
 

@@ -15,9 +15,7 @@ from typing import Any
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.compat import _consuming, _producing
 from pulsar_txn.compat import client as threads
-from pulsar_txn.compat._arguments import check
-from pulsar_txn.compat._both import awaiting
-from pulsar_txn.compat._logging import forward
+from pulsar_txn.compat._arguments import awaiting, check
 from pulsar_txn.compat.enums import (
     BatchingType,
     CompressionType,
@@ -29,14 +27,14 @@ from pulsar_txn.compat.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_txn.compat.exceptions import PulsarException, mapped
-from pulsar_txn.compat.ids import MessageId
-from pulsar_txn.compat.messages import Message
+from pulsar_txn.compat.messages import Message, MessageId
 from pulsar_txn.compat.options import client_options, consumer_options, producer_options, reader_options
 from pulsar_txn.compat.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     CryptoKeyReader,
+    forward,
 )
 from pulsar_txn.compat.schema import BytesSchema, Schema
 from pulsar_txn.compat.transactions import AsyncManagedTransaction, AsyncTransaction, native

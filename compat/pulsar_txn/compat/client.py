@@ -1,4 +1,4 @@
-"""The client with the official methods: our blocking client after official arguments."""
+"""The client and the table view with the official methods: our blocking client after official arguments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from pulsar_txn import client as ours
+from pulsar_txn.client import TableView as OurTableView
+from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.inside import Slots, WorkerThread
 from pulsar_txn.compat._arguments import check, check_optional, dead
-from pulsar_txn.compat._logging import forward
-from pulsar_txn.compat.authentication import Authentication
 from pulsar_txn.compat.consumer import Consumer, Reader
 from pulsar_txn.compat.enums import (
     BatchingType,
@@ -24,21 +24,97 @@ from pulsar_txn.compat.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_txn.compat.exceptions import mapped
-from pulsar_txn.compat.ids import MessageId
-from pulsar_txn.compat.messages import Message
+from pulsar_txn.compat.messages import Message, MessageId
 from pulsar_txn.compat.options import client_options, consumer_options, producer_options, reader_options
 from pulsar_txn.compat.policies import (
+    Authentication,
     AutoClusterFailover,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     CryptoKeyReader,
     ServiceInfo,
+    forward,
 )
 from pulsar_txn.compat.producer import Producer
-from pulsar_txn.compat.schema import BytesSchema, Schema
-from pulsar_txn.compat.table_view import TableView
+from pulsar_txn.compat.schema import BytesSchema, PreEncoded, Schema
 from pulsar_txn.compat.transactions import ManagedTransaction, Transaction
+
+Callback = Callable[[str, Any], object]
+
+
+class TableView:
+    """The newest value of every key of a topic. Made by `Client.create_table_view`.
+
+    Values are decoded when they are asked for. An empty payload takes its key away like a tombstone, as in the official
+    client. Callbacks run one after another on a thread of their own.
+    """
+
+    def __init__(self, twin: ours.Client, worker: WorkerThread, topic: str, subscription: str | None, schema: Schema) -> None:
+        """Reads all that the topic holds. Raises what subscribing raises."""
+        self._worker = worker
+        self._topic = topic
+        self._subscription = subscription
+        self._schema = schema
+        self._view: OurTableView[bytes] = twin.create_table_view(
+            topic, schema=PreEncoded(schema.schema_info()), read_compacted=True
+        )
+        self._left: dict[str, bytes] | None = None
+
+    def _payloads(self) -> dict[str, bytes]:
+        """Return what is there now, or was when the view was closed."""
+        if self._left is not None:
+            return self._left
+        return {key: payload for key, payload in self._view.snapshot().items() if payload}
+
+    def get(self, key: str) -> Any:
+        """The newest value of a key; None without one."""
+        payload = self._view.get(key) if self._left is None else self._left.get(key)
+        return self._schema.decode(payload) if payload else None
+
+    def for_each(self, callback: Callback) -> None:
+        """Call `callback(key, value)` for what is there now."""
+        for key, payload in self._payloads().items():
+            callback(key, self._schema.decode(payload))
+
+    @mapped
+    def for_each_and_listen(self, callback: Callback) -> None:
+        """Call `callback(key, value)` for what is there now, then for every change; returns after the former.
+
+        A key that goes away is told with the value of an empty payload. An exception in a callback is logged.
+        """
+        told: set[str] | None = set()
+
+        def tell(key: str, payload: bytes | None) -> None:
+            if told is not None:
+                if not payload and key not in told:
+                    return  # an empty payload is no value of what was there before
+                told.add(key)
+            self._worker.submit(lambda: callback(key, self._schema.decode(payload or b"")))
+
+        self._view.for_each_and_listen(tell)
+        told = None
+        self._worker.drain()
+
+    @mapped
+    def close(self) -> None:
+        """Follow the topic no longer; what was read stays. Idempotent."""
+        try:
+            if self._left is None:
+                self._left = self._payloads()
+            self._view.close()
+        except AlreadyClosed:
+            return
+
+    def __len__(self) -> int:
+        return len(self._payloads())
+
+    def __str__(self) -> str:
+        subscription = "" if self._subscription is None else f", subscription={self._subscription}"
+        return f"TableView(topic={self._topic}{subscription})"
+
+    __repr__ = __str__
+
 
 _BYTES = BytesSchema()
 
@@ -211,7 +287,7 @@ class Client:
         return self._twin.get_topic_partitions(topic)
 
     def get_service_info(self) -> ServiceInfo:
-        """Where the cluster in use is, and how it is entered, as told."""
+        """The address of the cluster in use, and how it is entered, as told."""
         return ServiceInfo(self._twin.service_url, *self._entered)
 
     # --- what the official client lacks ---------------------------------------------------------------------------

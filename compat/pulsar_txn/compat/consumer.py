@@ -8,7 +8,7 @@ from typing import Any
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
 from pulsar_txn.client.inside import Gate, Slots, WorkerThread, monotonic_seconds
 from pulsar_txn.compat import _consuming
-from pulsar_txn.compat._both import blocking
+from pulsar_txn.compat._arguments import blocking
 from pulsar_txn.compat.exceptions import BY_NAME, mapped
 from pulsar_txn.compat.messages import Message
 from pulsar_txn.compat.policies import ConsumerBatchReceivePolicy
@@ -52,7 +52,7 @@ class Listener:
 
 
 class Listening:
-    """How a blocking consumer or reader is closed, and the listener that it may have."""
+    """Part of a blocking consumer or reader: its close, and the listener that it may have."""
 
     def __init__(self, close: Callable[[], None], on_closed: Callable[[], None]) -> None:
         """`on_closed` is called when it is closed: its client need not do that any more."""

@@ -16,7 +16,7 @@ class _Named(enum.IntEnum):
 
 
 class ConsumerType(_Named):
-    """How a subscription divides its messages."""
+    """Ways in which a subscription divides its messages."""
 
     Exclusive = 0
     Shared = 1
@@ -25,14 +25,14 @@ class ConsumerType(_Named):
 
 
 class InitialPosition(_Named):
-    """Where a new subscription starts."""
+    """Places where a new subscription starts."""
 
     Latest = 0
     Earliest = 1
 
 
 class CompressionType(_Named):
-    """How payloads are compressed."""
+    """Compressions of payloads."""
 
     NONE = 0
     LZ4 = 1
@@ -42,14 +42,14 @@ class CompressionType(_Named):
 
 
 class BatchingType(_Named):
-    """What shares a batch."""
+    """Rules for which messages share a batch."""
 
     Default = 0
     KeyBased = 1
 
 
 class PartitionsRoutingMode(_Named):
-    """Where messages without a key go."""
+    """Rules for the partition of messages without a key."""
 
     UseSinglePartition = 0
     RoundRobinDistribution = 1
@@ -57,7 +57,7 @@ class PartitionsRoutingMode(_Named):
 
 
 class ProducerAccessMode(_Named):
-    """Who may produce beside a producer."""
+    """Rules for who may produce beside a producer."""
 
     Shared = 0
     Exclusive = 1
@@ -66,14 +66,14 @@ class ProducerAccessMode(_Named):
 
 
 class KeySharedMode(_Named):
-    """How Key_Shared subscriptions divide keys."""
+    """Ways in which Key_Shared subscriptions divide keys."""
 
     AutoSplit = 0
     Sticky = 1
 
 
 class RegexSubscriptionMode(_Named):
-    """Which topics a pattern is compared with."""
+    """Sets of topics with which a pattern is compared."""
 
     PersistentOnly = 0
     NonPersistentOnly = 1
@@ -81,7 +81,7 @@ class RegexSubscriptionMode(_Named):
 
 
 class ConsumerCryptoFailureAction(_Named):
-    """What becomes of a message that cannot be decrypted."""
+    """Fates of a message that cannot be decrypted."""
 
     FAIL = 0
     DISCARD = 1

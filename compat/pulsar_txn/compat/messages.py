@@ -1,18 +1,108 @@
-"""Messages with the official methods."""
+"""Messages and their ids with the official methods."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, ClassVar
 
 import attrs
 
+from pulsar_txn import client as ids
 from pulsar_txn import client as ours
+from pulsar_txn.client import EARLIEST_ID, LATEST_ID, deserialize_message_id, errors, serialize_message_id
 from pulsar_txn.client import Message as OurMessage
-from pulsar_txn.client import errors
 from pulsar_txn.compat.enums import CompressionType
 from pulsar_txn.compat.exceptions import mapped
-from pulsar_txn.compat.ids import MessageId
 from pulsar_txn.compat.schema import Schema
+
+
+@functools.total_ordering
+class MessageId:
+    """A message's place: ledger, entry, partition, index in its batch; -1 if absent.
+
+    Ordered by ledger, entry, batch index and partition; hashable, which the official one is not.
+    """
+
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
+    def __init__(self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1) -> None:
+        self._id = ids.MessageId(ledger_id, entry_id, partition, batch_index, 0)
+        self._topic = ""
+        self._message: OurMessage[Any] | None = None
+
+    @classmethod
+    def wrap(cls, msg_id: ids.MessageId | MessageId, topic: str = "", message: OurMessage[Any] | None = None) -> MessageId:
+        """For the client: one of its ids as an official one; `message` is the received message that it is the id of."""
+        self = cls()
+        self._id = msg_id.native() if isinstance(msg_id, MessageId) else msg_id
+        self._topic = topic
+        self._message = message
+        return self
+
+    def native(self) -> ids.MessageId:
+        """For the client: its id."""
+        return self._id
+
+    def acknowledged(self) -> OurMessage[Any] | ids.MessageId:
+        """For the client: what an acknowledgement names, the received message where that is known."""
+        return self._id if self._message is None else self._message
+
+    def ledger_id(self) -> int:
+        """The ledger."""
+        return self._id.ledger_id
+
+    def entry_id(self) -> int:
+        """The entry in its ledger."""
+        return self._id.entry_id
+
+    def batch_index(self) -> int:
+        """The index in its batch; -1 for a message of its own."""
+        return self._id.batch_index
+
+    def partition(self) -> int:
+        """The partition; -1 for a topic without partitions."""
+        return self._id.partition
+
+    def topic_name(self, name: str | None = None) -> str:
+        """The full name of its topic partition where that is known, else empty; with `name` it is set."""
+        if name is not None:
+            self._topic = name
+        return self._topic
+
+    def serialize(self) -> bytes:
+        """Pulsar's MessageIdData."""
+        return serialize_message_id(self._id)
+
+    @staticmethod
+    @mapped
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+        """The id of what `serialize` returned, here or in another client. ValueError for anything else."""
+        return MessageId.wrap(deserialize_message_id(message_id_bytes), topic or "")
+
+    def _key(self) -> tuple[int, int, int, int]:
+        mine = self._id
+        return (mine.ledger_id, mine.entry_id, mine.batch_index, mine.partition)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self._key() < other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        mine = self._id
+        return f"({mine.ledger_id},{mine.entry_id},{mine.partition},{mine.batch_index})"
+
+    def __repr__(self) -> str:
+        return f"MessageId{self}"
+
+
+MessageId.earliest = MessageId.wrap(EARLIEST_ID)
+MessageId.latest = MessageId.wrap(LATEST_ID)
 
 
 @attrs.frozen
@@ -25,7 +115,7 @@ class EncryptionKey:
 
 
 class EncryptionContext:
-    """How a message was encrypted, for programs that decrypt it themselves; everything is a method."""
+    """Encryption of a message, for programs that decrypt it themselves; everything is a method."""
 
     def __init__(self, context: ours.EncryptionContext) -> None:
         self._context = context
@@ -39,11 +129,11 @@ class EncryptionContext:
         return self._context.param
 
     def algorithm(self) -> str:
-        """What the sender calls its cipher; empty for the usual one."""
+        """The sender's name of its cipher; empty for the usual one."""
         return self._context.algorithm
 
     def compression_type(self) -> CompressionType:
-        """How the payload was compressed before."""
+        """The compression of the payload before."""
         return CompressionType(self._context.compression)
 
     def uncompressed_message_size(self) -> int:
@@ -115,7 +205,7 @@ class Message:
         return self._message.topic
 
     def redelivery_count(self) -> int:
-        """How often it was delivered before."""
+        """The number of its deliveries before."""
         return self._message.redelivery_count
 
     def schema_version(self) -> str:
@@ -123,7 +213,7 @@ class Message:
         return self._message.schema_version.decode("latin-1")
 
     def producer_name(self) -> str:
-        """Who sent it."""
+        """The name of its producer."""
         return self._message.producer_name
 
     def has_null_value(self) -> bool:
@@ -131,7 +221,7 @@ class Message:
         return self._message.is_tombstone
 
     def encryption_context(self) -> EncryptionContext | None:
-        """How it was encrypted; None when it was not."""
+        """Its encryption; None when it was not encrypted."""
         context = self._message.encryption_context
         return None if context is None else EncryptionContext(context)
 
@@ -140,7 +230,7 @@ class Message:
 
 
 class Outgoing:
-    """What a `message_router` is shown: a message that is about to be sent."""
+    """Message that is about to be sent, as a `message_router` is shown it."""
 
     def __init__(self, payload: bytes, options: dict[str, Any]) -> None:
         self._payload = payload

@@ -9,7 +9,6 @@ from pulsar_txn import client as ours
 from pulsar_txn.client import CryptoFailureAction, HashingScheme, PemKeys, RoutingMode
 from pulsar_txn.client.inside import parse_service_url
 from pulsar_txn.compat._arguments import check, check_optional, dead
-from pulsar_txn.compat.authentication import Authentication
 from pulsar_txn.compat.enums import (
     OUR_BATCHING,
     BatchingType,
@@ -22,8 +21,9 @@ from pulsar_txn.compat.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_txn.compat.exceptions import BY_NAME, not_supported
-from pulsar_txn.compat.ids import MessageId
+from pulsar_txn.compat.messages import MessageId
 from pulsar_txn.compat.policies import (
+    Authentication,
     AutoClusterFailover,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
@@ -77,7 +77,7 @@ def client_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _where(service_url: str | AutoClusterFailover) -> str | ours.AutoClusterFailover:
-    """What our client is given. ValueError for a bad URL, as the official client."""
+    """Return what our client is given. ValueError for a bad URL, as the official client."""
     infos = [service_url.primary, *service_url.secondary] if isinstance(service_url, AutoClusterFailover) else []
     for url in [info.service_url for info in infos] or [str(service_url)]:
         if url.startswith(("http://", "https://")):

@@ -1,22 +1,130 @@
-"""Policies, loggers and service descriptions under the official names."""
+"""Policies, loggers, service descriptions and ways to prove who we are, under the official names."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, cast
 
 import attrs
 
 from pulsar_txn import client as ours
-from pulsar_txn.compat._arguments import check
-from pulsar_txn.compat.authentication import Authentication
+from pulsar_txn.client import OAuth2Authentication
+from pulsar_txn.compat._arguments import check, dead
 from pulsar_txn.compat.enums import KeySharedMode, LoggerLevel
 from pulsar_txn.compat.exceptions import not_supported
 
 
+class Authentication:
+    """Base; the official one loads native libraries, which is not supported here."""
+
+    def __init__(self, dynamicLibPath: str, authParamsString: str) -> None:  # noqa: N803 - the official names
+        raise not_supported(
+            f"the native authentication plug-in {dynamicLibPath}",
+            "use AuthenticationToken with a function, or an Authentication of pulsar_txn.client",
+        )
+
+    def native(self) -> ours.Authentication:
+        """For the client: what it is given, made again for each."""
+        return cast("Callable[[], ours.Authentication]", vars(self)["_make"])()
+
+
+class AuthenticationToken(Authentication):
+    """A token, or a function that returns the current one."""
+
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        if not (isinstance(token, str) or callable(token)):
+            raise ValueError("token must be str, or a function that returns str")  # noqa: TRY004 - the official client's class
+        self._make = lambda: ours.TokenAuthentication(token)
+
+
+class AuthenticationTLS(Authentication):
+    """The client's certificate."""
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        check(str, certificate_path, "certificate_path")
+        check(str, private_key_path, "private_key_path")
+        self._make = lambda: ours.TlsAuthentication(certificate_path, private_key_path)
+
+
+@attrs.frozen
+class _NamedBasic:
+    """User and password under a method name of the cluster's own."""
+
+    inner: ours.BasicAuthentication
+    method_name: str
+
+    def data(self) -> bytes:
+        """`user:password`."""
+        return self.inner.data()
+
+
+class AuthenticationBasic(Authentication):
+    """User name and password; or both, and perhaps `method`, in a JSON text."""
+
+    def __init__(
+        self,
+        username: str | None = None,
+        password: str | None = None,
+        method: str = "basic",
+        auth_params_string: str | None = None,
+    ) -> None:
+        if auth_params_string is not None:
+            given = _json(auth_params_string)
+            username, password = given.get("username"), given.get("password")
+            method = given.get("method", method)
+        check(str, username, "username")
+        check(str, password, "password")
+        check(str, method, "method")
+        user, secret = cast("str", username), cast("str", password)
+        self._make = lambda: _NamedBasic(ours.BasicAuthentication(user, secret), method)
+
+
+class AuthenticationOauth2(Authentication):
+    """OAuth 2.0 client credentials, as JSON: `issuer_url`, `private_key` (a key file) or `client_id` and `client_secret`,
+    `audience`, `scope`."""
+
+    def __init__(self, auth_params_string: str) -> None:
+        given = _json(auth_params_string)
+        issuer, audience, scope = given.get("issuer_url", ""), given.get("audience"), given.get("scope")
+        if "private_key" in given:
+            self._make = lambda: OAuth2Authentication.from_key_file(
+                given["private_key"], issuer_url=issuer, audience=audience, scope=scope
+            )
+        else:
+            if not {"client_id", "client_secret"} <= given.keys():
+                raise ValueError("auth_params_string needs private_key, or client_id and client_secret")
+            self._make = lambda: OAuth2Authentication(
+                issuer,
+                client_id=given["client_id"],
+                client_secret=given["client_secret"],
+                audience=audience,
+                scope=scope,
+            )
+
+
+class AuthenticationAthenz(Authentication):
+    """Not supported."""
+
+    def __init__(self, auth_params_string: str) -> None:
+        raise not_supported("Athenz", "use AuthenticationToken with a function that gets the role token")
+
+
+def _json(text: object) -> dict[str, Any]:
+    check(str, text, "auth_params_string")
+    try:
+        given = json.loads(cast("str", text))
+    except ValueError as error:
+        raise ValueError(f"auth_params_string must be JSON: {error}") from None  # the error has the text
+    if not isinstance(given, dict):
+        raise ValueError("auth_params_string must be a JSON object")  # noqa: TRY004 - the official client's class
+    return given
+
+
 @attrs.frozen
 class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: so many messages, so many bytes, or so many milliseconds; 0 or less: no such bound."""
+    """Bounds at which `batch_receive` returns: messages, bytes or milliseconds; 0 or less: no such bound."""
 
     max_num_message: int
     max_num_bytes: int
@@ -32,7 +140,7 @@ class ConsumerBatchReceivePolicy:
 
 
 class ConsumerKeySharedPolicy:
-    """How a Key_Shared subscription divides keys."""
+    """Way in which a Key_Shared subscription divides keys."""
 
     def __init__(
         self,
@@ -70,7 +178,7 @@ class ConsumerKeySharedPolicy:
 
 
 class ConsumerDeadLetterPolicy:
-    """What becomes of messages that fail again and again."""
+    """Fate of messages that fail again and again."""
 
     def __init__(
         self,
@@ -122,7 +230,7 @@ class FileLogger:
 
 @attrs.frozen
 class ServiceInfo:
-    """Where a cluster is."""
+    """Address of a cluster."""
 
     service_url: str
     authentication: Authentication | None = attrs.field(default=None, repr=False)
@@ -198,3 +306,30 @@ class AutoClusterFailover:
             failover_delay=seconds * (self.failover_threshold - 1),
             switch_back_delay=seconds * (self.switch_back_threshold - 1),
         )
+
+
+_OURS: Final = "pulsar_txn.client"
+
+
+class _Forwarding(logging.Handler):
+    def __init__(self, target: logging.Logger) -> None:
+        super().__init__()
+        self._target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._target.isEnabledFor(record.levelno):
+            self._target.handle(record)
+
+
+def forward(logger: Any) -> Callable[[], None]:
+    """Hand on what is logged, to one of Python's loggers; returns what ends it. ValueError for anything that is no logger."""
+    if logger is None:
+        return lambda: None
+    if isinstance(logger, (ConsoleLogger, FileLogger)):
+        dead("logger", logger, None, "this client logs through Python's logging, as `pulsar_txn.client`")
+        return lambda: None
+    if not isinstance(logger, logging.Logger):
+        raise ValueError("logger must be None, a logging.Logger, ConsoleLogger or FileLogger")  # noqa: TRY004 - the official client's class
+    handler = _Forwarding(logger)
+    logging.getLogger(_OURS).addHandler(handler)
+    return lambda: logging.getLogger(_OURS).removeHandler(handler)

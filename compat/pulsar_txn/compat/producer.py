@@ -10,10 +10,10 @@ from typing import Any
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, TransactionStateError
 from pulsar_txn.client.inside import NOT_SAID, Condition, Future, Slots, WorkerThread
 from pulsar_txn.compat import _producing
-from pulsar_txn.compat._both import blocking
+from pulsar_txn.compat._arguments import blocking
 from pulsar_txn.compat.enums import Result
 from pulsar_txn.compat.exceptions import mapped, result_of
-from pulsar_txn.compat.ids import MessageId
+from pulsar_txn.compat.messages import MessageId
 from pulsar_txn.compat.schema import Schema
 from pulsar_txn.compat.transactions import Unit
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pulsar_txn.client import TransactionState, TransactionStats, TxnId
 from pulsar_txn.client.errors import PulsarError, TransactionOperationFailed
-from pulsar_txn.compat._both import awaiting, blocking, done
+from pulsar_txn.compat._arguments import awaiting, blocking, done
 from pulsar_txn.compat.exceptions import mapped, translated
 
 
@@ -145,7 +145,7 @@ async def _resolve(self: Unit) -> TransactionState:
 
 
 class Transaction(Unit):
-    """What `client.begin_transaction()` returns, and what a block of `client.transaction()` yields; give it as `txn=`."""
+    """Transaction of `client.begin_transaction()`, or of a block of `client.transaction()`; give it as `txn=`."""
 
     send = blocking(_send)
     acknowledge = blocking(_acknowledge)
@@ -156,7 +156,7 @@ class Transaction(Unit):
 
 
 class AsyncTransaction(Unit):
-    """What `client.begin_transaction()` of the asyncio client returns, and what its blocks yield; give it as `txn=`."""
+    """Transaction that `client.begin_transaction()` of the asyncio client returns, and its blocks yield; give it as `txn=`."""
 
     send = awaiting(_send, of_unit=True)
     acknowledge = awaiting(_acknowledge, of_unit=True)
@@ -178,7 +178,7 @@ def _officially(passing: BaseException | None) -> Generator[None]:
 
 
 class ManagedTransaction:
-    """What `client.transaction()` returns: a context manager, used once. The program's own exceptions pass unchanged."""
+    """Context manager that `client.transaction()` returns, used once. The program's own exceptions pass unchanged."""
 
     def __init__(self, block: Any) -> None:
         self._block = block

@@ -1,9 +1,15 @@
 """A database in the transaction: an outcome row in the program's own database transaction decides the Pulsar transaction."""
 
 from pulsar_txn.client.errors import OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown, OutboxWrongDatabase
-from pulsar_txn.client.outbox.blocking import Outbox, OutboxTransaction
-from pulsar_txn.client.outbox.outbox import AsyncOutbox, AsyncOutboxTransaction, identity_sql, table_sql
-from pulsar_txn.client.outbox.trimming import TrimResult
+from pulsar_txn.client.outbox.outbox import (
+    AsyncOutbox,
+    AsyncOutboxTransaction,
+    Outbox,
+    OutboxTransaction,
+    identity_sql,
+    table_sql,
+)
+from pulsar_txn.client.outbox.rows import TrimResult
 
 __all__ = [
     "AsyncOutbox",

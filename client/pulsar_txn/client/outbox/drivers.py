@@ -1,15 +1,26 @@
-"""The doors of the drivers that an outbox knows by themselves: psycopg 3, asyncpg, sqlite3, aiosqlite."""
+"""Drivers of databases as doors: psycopg 3, asyncpg, sqlite3, aiosqlite, SQLAlchemy 2, and any other with DB-API 2.0."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pulsar_txn.client.errors import TransactionStateError
-from pulsar_txn.client.outbox.dialects import POSTGRESQL, SQLITE, rendered
-from pulsar_txn.client.outbox.door import IN_TRANSACTION, check_still_open, driver_in_transaction, had
+from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
+from pulsar_txn.client.outbox.database import (
+    GENERIC,
+    IN_TRANSACTION,
+    POSTGRESQL,
+    SQLITE,
+    Door,
+    check_still_open,
+    dialect_of,
+    driver_in_transaction,
+    ended_inside,
+    had,
+    rendered,
+)
 
 _IDLE: Final = 0
 _ROLL_BACK_FIRST: Final = "commit or roll back what is open before outbox.transaction(connection)"
@@ -248,3 +259,184 @@ class SqliteDoor:
     def in_transaction(self) -> bool | None:
         """See `Door`. Where one is always open, that says nothing of what became of the last one."""
         return None if self._always_open else bool(self._connection.in_transaction)
+
+
+class SqlAlchemyDoor:
+    """SQLAlchemy 2: `Connection`, `Session`, and their asynchronous twins. An open transaction is joined.
+
+    A session's pending objects are flushed before the row is written. `session.commit()` in the block is seen at its end.
+    """
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        del paramstyle  # SQLAlchemy knows that of its driver
+        self._connection = connection
+        self.blocking = not inspect.iscoroutinefunction(connection.commit)
+        self._is_session = hasattr(connection, "get_bind")
+        bind = connection.get_bind() if self._is_session else connection
+        self.dialect = dialect_of(bind.dialect.name)
+        self._driver: Any = None
+        self._began: Any = None
+
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. SQLAlchemy begins with every statement, and a rollback to end that expires the objects of a session."""
+        del statement, limit
+        return None
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        if not self._connection.in_transaction():
+            await had(self._connection.begin())
+        self._began = self._connection.get_transaction()
+
+    async def settle(self) -> None:
+        """See `Door`."""
+        if self._is_session:
+            await had(self._connection.flush())
+        if self._connection.get_transaction() is not self._began or not self._connection.in_transaction():
+            raise ended_inside()
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        done = await had(self._connection.execute(sys.modules["sqlalchemy"].text(statement), dict(values)))
+        await self._find_driver()
+        return int(done.rowcount)
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        done = await had(self._connection.execute(sys.modules["sqlalchemy"].text(statement), dict(values)))
+        found = [tuple(row) for row in done.fetchmany(limit)]
+        done.close()
+        return found
+
+    async def _find_driver(self) -> None:
+        """The driver's own connection, which knows whether the row has been committed by itself."""
+        used = await had(self._connection.connection()) if self._is_session else self._connection
+        used = getattr(used, "sync_connection", None) or used
+        self._driver = used.connection.driver_connection
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        await had(self._connection.commit())
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        await had(self._connection.rollback())
+
+    async def close(self) -> None:
+        """See `Door`."""
+        await had(self._connection.close())
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        if self._driver is None:
+            return None
+        # Without a transaction of SQLAlchemy the driver's connection is in its pool, and perhaps somebody else's.
+        return bool(self._connection.in_transaction()) and driver_in_transaction(self._driver)
+
+
+class DbApiDoor:
+    """Any connection of DB-API 2.0 (PEP 249): `cursor()`, `commit()`, `rollback()`, and the paramstyle of its module."""
+
+    def __init__(self, connection: Any, paramstyle: str | None) -> None:
+        self._connection = connection
+        self.blocking = True
+        self.dialect = POSTGRESQL if type(connection).__module__.startswith(("psycopg2", "pg8000")) else GENERIC
+        self._paramstyle = paramstyle or _paramstyle_of(connection)
+
+    async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
+        """See `Door`. DB-API 2.0 begins a transaction with every statement."""
+        del statement, limit
+        return None
+
+    async def begin(self) -> None:
+        """See `Door`."""
+        if getattr(self._connection, "autocommit", None) is True:
+            raise InvalidConfiguration(
+                "the connection commits each statement by itself (autocommit)", hint="set connection.autocommit = False"
+            )
+
+    async def settle(self) -> None:
+        """Nothing is known here of a transaction's end."""
+
+    async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
+        """See `Door`."""
+        cursor = self._connection.cursor()
+        try:
+            _execute(cursor, statement, values, self._paramstyle)
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
+        """See `Door`."""
+        cursor = self._connection.cursor()
+        try:
+            _execute(cursor, statement, values, self._paramstyle)
+            return [tuple(row.values() if isinstance(row, Mapping) else row) for row in cursor.fetchmany(limit)]
+        finally:
+            cursor.close()
+
+    async def commit(self) -> None:
+        """See `Door`."""
+        self._connection.commit()
+
+    async def rollback(self) -> None:
+        """See `Door`."""
+        self._connection.rollback()
+
+    async def close(self) -> None:
+        """See `Door`."""
+        self._connection.close()
+
+    def in_transaction(self) -> bool | None:
+        """See `Door`."""
+        return driver_in_transaction(self._connection)
+
+
+def _execute(cursor: Any, statement: str, values: Mapping[str, Any], paramstyle: str) -> None:
+    if values:
+        cursor.execute(*rendered(statement, values, paramstyle))
+    else:
+        cursor.execute(statement)
+
+
+def _paramstyle_of(connection: Any) -> str:
+    """That of the connection's module, or of the package that it is in."""
+    name = type(connection).__module__
+    while name:
+        found = getattr(sys.modules.get(name), "paramstyle", None)
+        if isinstance(found, str):
+            return found
+        name = name.rpartition(".")[0]
+    raise InvalidConfiguration(
+        f"the paramstyle of {type(connection).__module__} is not known", hint="give paramstyle=, as PEP 249 names it"
+    )
+
+
+_DOORS: Final[Sequence[tuple[str, Sequence[str], Callable[[Any, str | None], Door]]]] = (
+    ("psycopg", ("Connection", "AsyncConnection"), PsycopgDoor),
+    ("asyncpg", ("Connection",), AsyncpgDoor),
+    ("asyncpg.pool", ("PoolConnectionProxy",), AsyncpgDoor),
+    ("sqlite3", ("Connection",), SqliteDoor),
+    ("aiosqlite", ("Connection",), SqliteDoor),
+    ("sqlalchemy.orm", ("Session", "scoped_session"), SqlAlchemyDoor),
+    ("sqlalchemy.ext.asyncio", ("AsyncConnection", "AsyncSession", "async_scoped_session"), SqlAlchemyDoor),
+    ("sqlalchemy", ("Connection",), SqlAlchemyDoor),
+)
+"""The classes of connections by the module that has them, and what makes their door."""
+
+
+def door_of(connection: Any, paramstyle: str | None = None) -> Door:
+    """The door of a connection. InvalidConfiguration when it is none that is known, nor one of DB-API 2.0."""
+    for module, names, door in _DOORS:
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(
+            connection, tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
+        ):
+            return door(connection, paramstyle)
+    if all(callable(getattr(connection, name, None)) for name in ("cursor", "commit", "rollback", "close")):
+        return DbApiDoor(connection, paramstyle)
+    raise InvalidConfiguration(
+        f"{type(connection).__module__}.{type(connection).__qualname__} is no database connection",
+        hint="give one of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (connection or session), or of DB-API 2.0",
+    )

@@ -1,35 +1,344 @@
-"""What the outbox of asyncio and the blocking one have in common: their parts, and the life of one block."""
+"""The work of an outbox of either kind: one block, the answers to checks, and the connections for them.
+
+A block is a database transaction and a Pulsar transaction that end alike, whatever stops the process:
+
+    begin in the database ─ the program: sends, acknowledgements, rows ─ INSERT the outcome row ─ PREPARE ─ COMMIT ─ END_TXN
+                                                                           (not committed)    durable   decides
+
+* **The row is written before PREPARE.** A check writes its tombstone under the same key, and only for a prepared transaction.
+  The database transaction has then inserted the key, so the tombstone waits until that one has ended, and what it finds is
+  final: no commit can come after a tombstone, however slow the process is, and even when tombstones have been removed.
+* **PREPARE comes before COMMIT.** What the database commits can therefore always be committed in Pulsar: a prepared transaction
+  outlives timeouts, lost connections and restarts.
+* **The row decides.** After COMMIT nothing is rolled back any more. When END_TXN fails, the coordinator asks the group.
+* **The identity is compared after the row is written**, in the same transaction and before PREPARE: so the row is where a check
+  will look for it. A query before the program's first statement could change what the program's transaction sees or gets.
+* A COMMIT whose answer is lost is asked for in the same way: by the tombstone, over another connection.
+
+Source: KIP-939 for the order of the two prepares; RocketMQ's back-check for who asks.
+
+A check must not share the program's connection: it writes a transaction of its own, and may wait there for the program's. So
+checks and trims have connections of the outbox's own, one for each use, made by the program's `connect`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import no_transaction
+from pulsar_txn.client._checks import no_transaction, seconds_of
 from pulsar_txn.client.errors import (
+    InvalidConfiguration,
     InvalidTransactionStatus,
+    OutboxAborted,
+    OutboxDiverged,
     OutboxOutcomeUnknown,
     OutboxWrongDatabase,
     PulsarError,
+    TransactionAborted,
+    TransactionNotFound,
     TransactionStateError,
 )
-from pulsar_txn.client.net.runtime import secret_bytes
-from pulsar_txn.client.outbox.block import KEY_BYTES, Block, Key
-from pulsar_txn.client.outbox.checking import Checking
-from pulsar_txn.client.outbox.door import Door, had
-from pulsar_txn.client.outbox.doors import door_of
-from pulsar_txn.client.outbox.rows import Outcome, Row, Rows, roll_back
-from pulsar_txn.client.outbox.trimming import Ended
+from pulsar_txn.client.net.runtime import Future, WorkerThread, secret_bytes
+from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.outbox.database import (
+    Door,
+    at_once,
+    check_paramstyle,
+    check_table,
+    chosen_dialect,
+    had,
+    is_integrity_error,
+    is_refusal,
+)
+from pulsar_txn.client.outbox.drivers import door_of
+from pulsar_txn.client.outbox.rows import IDENTITY_BYTES, Ended, Outcome, Row, Rows, TrimResult, roll_back, trim
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, TransactionState
+from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome, check_group_name
 from pulsar_txn.wire.ids import TxnId
 
 T = TypeVar("T")
+
+
+class Connections:
+    """Makes them, and closes them (or gives them back to their pool)."""
+
+    def __init__(self, connect: Any, paramstyle: str | None) -> None:
+        given, connect = (
+            connect,
+            connect if callable(connect) else getattr(connect, "connect", None),
+        )  # of an engine of SQLAlchemy
+        if not callable(connect):
+            needed = "a function that returns a new database connection, or an engine of SQLAlchemy"
+            kind = type(given).__name__  # not what was given: the address of a database has its password
+            raise InvalidConfiguration(f"connect must be {needed}, not a value of type {kind}")
+        self._connect: Callable[[], Any] = connect
+        self._paramstyle = paramstyle
+        self._thread: WorkerThread | None = None
+
+    async def use(self, work: Callable[[Door], Awaitable[T]]) -> T:
+        """Return what `work` returns, with a connection; in the thread that calls."""
+        async with self._opened() as door:
+            return await work(door)
+
+    async def use_beside_loop(self, work: Callable[[Door], Awaitable[T]]) -> T:
+        """The same for an event loop: with a blocking driver in a thread of its own, because a check may wait for a lock."""
+        if self._thread is None:
+            async with self._opened() as door:
+                if not door.blocking:
+                    return await work(door)
+            self._thread = WorkerThread("pulsar-txn-outbox")
+        reply: Future[T] = Future()
+        self._thread.submit(functools.partial(answer, only=True), reply, lambda: at_once(self.use(work)), ())
+        return await asyncio.wrap_future(reply)
+
+    def close(self) -> None:
+        """End the thread after what it was given."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Door]:
+        made = self._connect()
+        if not (hasattr(made, "execute") or hasattr(made, "cursor")):
+            if hasattr(made, "__aenter__"):  # of an asynchronous pool
+                async with made as connection:
+                    yield door_of(connection, self._paramstyle)
+                return
+            if hasattr(made, "__enter__"):
+                with made as connection:
+                    yield door_of(connection, self._paramstyle)
+                return
+        connection = await had(made) if inspect.isawaitable(made) else made
+        door = door_of(connection, self._paramstyle)
+        try:
+            yield door
+        finally:
+            await door.close()
+
+
 logger = logging.getLogger("pulsar_txn.client.outbox")
+
+_LATER: Final = "the coordinator asks the group of the outbox, which reads the row"
+
+
+class PulsarSide(Protocol):
+    """The Pulsar transaction of a block; of a blocking client, calls that never wait."""
+
+    @property
+    def txn_id(self) -> TxnId:
+        """Its id: it is open since the block was entered."""
+        ...
+
+    @property
+    def was_aborted(self) -> bool:
+        """True if the program has aborted it inside of the block."""
+        ...
+
+    @property
+    def was_committed(self) -> bool:
+        """True if the coordinator has committed it, as far as is known here."""
+        ...
+
+    async def prepare(self, secret: bytes) -> None:
+        """Wait for its operations, and have it prepared."""
+        ...
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """Commit without an error; with one, abort as a managed block does, and tell whether that swallows the error."""
+        ...
+
+
+KEY_BYTES: Final = 16
+
+
+@attrs.frozen
+class Key:
+    """Name of a transaction in the database and at the coordinator: random bytes, and the database's identity."""
+
+    data: bytes
+    identity: str | None = None
+    """See `identity`. None of a transaction that was begun before there were identities."""
+
+    @property
+    def text(self) -> str:
+        """As in the column `txn_key`."""
+        return self.data.hex()
+
+
+class Block:
+    """The two transactions of one block. `decide` is the check of this transaction over a connection of its own."""
+
+    def __init__(
+        self, key: Key, rows: Rows, door: Door, pulsar: PulsarSide, decide: Callable[[], Awaitable[Outcome | None]]
+    ) -> None:
+        self._key = key
+        self._rows = rows
+        self._door = door
+        self._pulsar = pulsar
+        self._decide = decide
+        self.is_ended = False
+        """Whether the coordinator has ended it with the commit, so that the row may go."""
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """End both. Returns whether an error of the block is swallowed.
+
+        What fails before COMMIT is raised as it is, with both sides rolled back. Also raises OutboxAborted,
+        OutboxOutcomeUnknown and OutboxDiverged.
+        """
+        if error is not None:
+            return await self._give_up(error)
+        await self._leave_normally()
+        return False
+
+    async def _leave_normally(self) -> None:
+        if self._pulsar.was_aborted:
+            await self._door.rollback()
+            await self._pulsar.leave(None)
+            return
+        try:
+            await self._write_and_prepare()
+        except BaseException as error:
+            await self._give_up(error)
+            raise
+        try:
+            await self._door.commit()
+        except BaseException as error:  # noqa: BLE001 - raised there, unless the database has committed
+            await self._after_failed_commit(error)
+        if not self._pulsar.was_committed:
+            await self._finish()
+
+    async def _write_and_prepare(self) -> None:
+        await self._door.settle()
+        try:
+            await self._rows.insert(self._door, self._key.text, self._pulsar.txn_id)
+        except Exception as error:
+            if is_integrity_error(error):
+                raise OutboxAborted("a check had aborted it before its row was written", txn_id=self._pulsar.txn_id) from error
+            raise
+        if self._door.in_transaction() is False:
+            await self._rows.remove(self._door, [self._key.text])
+            raise TransactionStateError(
+                "the database commits each statement by itself (autocommit)", hint="give a connection with transactions"
+            )
+        await self._rows.identity.check(self._door, self._key.identity, "the block's connection")
+        try:
+            await self._pulsar.prepare(self._key.data)
+        except (InvalidTransactionStatus, TransactionNotFound) as error:
+            text = "the coordinator had ended the transaction before it was prepared"
+            raise OutboxAborted(text, txn_id=self._pulsar.txn_id) from error
+
+    async def _give_up(self, error: BaseException) -> bool:
+        """Roll both back. The error of the block wins."""
+        failed = await roll_back(self._door)
+        if failed is not None:
+            error.add_note(f"the database connection could not roll back ({failed!r}); without it the database does")
+        return await self._pulsar.leave(error)
+
+    async def _after_failed_commit(self, error: BaseException) -> None:
+        """Return when the database has committed all the same; otherwise raise, with Pulsar aborted or left to the check."""
+        refused = is_refusal(error, self._door)
+        if await roll_back(self._door) is None and refused:
+            await self._pulsar.leave(error)
+            raise error
+        if not isinstance(error, Exception):
+            error.add_note(f"whether the database has committed {self._pulsar.txn_id} is not known; {_LATER}")
+            raise error
+        if await self._asked(error) is Outcome.COMMIT:
+            logger.warning("COMMIT of %s failed (%r), but the database has committed it", self._pulsar.txn_id, error)
+            return
+        await self._pulsar.leave(error)
+        if self._pulsar.was_committed:
+            return  # a check was faster, and a trim has removed the row meanwhile: the tombstone says nothing
+        error.add_note(f"the database has not committed; the transaction {self._pulsar.txn_id} is aborted")
+        raise error
+
+    async def _asked(self, error: Exception) -> Outcome:
+        text = f"COMMIT of the database failed ({type(error).__name__}: {error}), and its outcome is not known"
+        try:
+            outcome = await self._decide()
+        except Exception as failed:
+            raise OutboxOutcomeUnknown(text, txn_id=self._pulsar.txn_id) from failed
+        if outcome is None:
+            raise OutboxOutcomeUnknown(text, txn_id=self._pulsar.txn_id) from error
+        return outcome
+
+    async def _finish(self) -> None:
+        """Commit in Pulsar what the database has committed."""
+        txn_id = self._pulsar.txn_id
+        try:
+            await self._pulsar.leave(None)
+        except TransactionAborted as error:
+            raise OutboxDiverged("the database has committed, and somebody has aborted in Pulsar", txn_id=txn_id) from error
+        except PulsarError as error:
+            logger.warning("%s is committed in the database, and END_TXN failed (%s): %s", txn_id, error, _LATER)
+        else:
+            self.is_ended = True
+
+
+_WITHOUT_IDENTITY: Final = b"outbox1:"
+"""Then 16 bytes of key. Written before there were identities; such transactions may still be prepared."""
+_WITH_IDENTITY: Final = b"outbox2:"
+"""Then 16 bytes of key and 16 of the database's identity."""
+_ANSWERS: Final = {Outcome.COMMIT: LocalOutcome.COMMIT, Outcome.ABORT: LocalOutcome.ROLLBACK, None: LocalOutcome.UNKNOWN}
+
+
+def check_data_of(key: Key) -> bytes:
+    """Make the data that the coordinator keeps of a block for its check."""
+    return _WITHOUT_IDENTITY + key.data if key.identity is None else _WITH_IDENTITY + key.data + bytes.fromhex(key.identity)
+
+
+def key_of(data: bytes) -> Key | None:
+    """The key in it; None for data of something else, or of a newer version."""
+    version, rest = data[: len(_WITH_IDENTITY)], data[len(_WITH_IDENTITY) :]
+    if version == _WITHOUT_IDENTITY and len(rest) == KEY_BYTES:
+        return Key(rest)
+    if version == _WITH_IDENTITY and len(rest) == KEY_BYTES + IDENTITY_BYTES:
+        return Key(rest[:KEY_BYTES], rest[KEY_BYTES:].hex())
+    return None
+
+
+class Checking:
+    """Answers for one outbox. `decide(key, txn_id)` asks the database; it may raise whatever a driver raises."""
+
+    def __init__(self, decide: Callable[[Key, TxnId], Awaitable[Outcome | None]]) -> None:
+        self._decide = decide
+        self.in_hand: set[Key] = set()
+        """Of the blocks of this process that have not been left yet: they decide themselves."""
+
+    async def answer(self, question: CheckQuestion) -> LocalOutcome:
+        """The outcome of a transaction of the group.
+
+        An open one is not known: its COMMIT waits for PREPARE, so nothing has been decided, and its timeout ends it. Only for a
+        prepared one a tombstone may be written: before PREPARE the program has not inserted the row yet.
+        """
+        key = key_of(question.data)
+        if key is None:
+            logger.error("a check of %s has data that no outbox of this version wrote", question.txn_id)
+            return LocalOutcome.UNKNOWN
+        if key in self.in_hand or not question.prepared:
+            return LocalOutcome.UNKNOWN
+        try:
+            outcome = await self._decide(key, question.txn_id)
+        except OutboxWrongDatabase as error:
+            logger.warning("%s is not answered here, and nothing is written: %s", question.txn_id, error)
+            return LocalOutcome.UNKNOWN
+        except Exception as error:  # noqa: BLE001 - a driver's: a lock that is held, a database that is down
+            logger.warning("%s cannot be checked now, and is asked for again: %r", question.txn_id, error)
+            return LocalOutcome.UNKNOWN
+        logger.info("%s is checked: %s", question.txn_id, "not known yet" if outcome is None else outcome.value)
+        return _ANSWERS[outcome]
+
 
 Use = Callable[[Callable[[Door], Awaitable[Any]]], Awaitable[Any]]
 """Does something with a connection of the outbox's own."""
@@ -230,3 +539,80 @@ class BlockLife:
         except OutboxWrongDatabase:
             self.engine.forget_identity()
             raise
+
+
+TRIM_EVERY: Final = 500
+OLDER_THAN: Final = timedelta(hours=1)
+
+
+class Parts:
+    """`client` is one of the outbox's kind; `wall_ms` is its clock. `blocking`: whether a check may hold up the thread.
+
+    Raises InvalidConfiguration. The coroutines of a blocking outbox never wait (`at_once`).
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        wall_ms: Callable[[], int],
+        group: str,
+        connect: Any,
+        *,
+        table: str,
+        dialect: str | None,
+        paramstyle: str | None,
+        check_after: float | timedelta | None,
+        trim_every: int | None,
+        blocking: bool,
+    ) -> None:
+        self._client = client
+        self._wall_ms = wall_ms
+        self._group = _check_group(group)
+        self._check_after = None if check_after is None else seconds_of(check_after, "check_after")
+        self._paramstyle = None if paramstyle is None else check_paramstyle(paramstyle)
+        self._blocking = blocking
+        self.connections = Connections(connect, self._paramstyle)
+        self.engine = Engine(
+            Rows(check_table(table), group, chosen_dialect(dialect), wall_ms),
+            self.connections.use if blocking else self.connections.use_beside_loop,
+            client.attach_prepared,
+            paramstyle=self._paramstyle,
+            trim_every=_check_trim_every(trim_every),
+        )
+
+    def block(self, connection: Any, options: Mapping[str, Any]) -> BlockLife:
+        """One block over a database connection; `options` are those of the client's `transaction()`."""
+
+        def managed_of(key: Key) -> Any:
+            return self._client.transaction(
+                **options,
+                eager=True,
+                check_group=self._group,
+                check_data=check_data_of(key),
+                check_after=self._check_after,
+            )
+
+        return BlockLife(self.engine, connection, managed_of, blocking=self._blocking)
+
+    async def create_table(self, connection: Any) -> None:
+        """Over `connection`, or without one over one of the outbox's own."""
+        create = self.engine.rows.create
+        await (self.engine.use(create) if connection is None else create(door_of(connection, self._paramstyle)))
+
+    async def trim(self, older_than: float | timedelta) -> TrimResult:
+        """Remove the rows of ended transactions that were written more than `older_than` ago."""
+        before = self._wall_ms() - int(seconds_of(older_than, "older_than") * 1000)
+        return await trim(self.engine, self.engine.end, before)
+
+
+def _check_group(group: str) -> str:
+    check_group_name("group", group)
+    if len(group) > 255:
+        raise InvalidConfiguration("the name of the group has more than 255 characters", hint="the column holds 255")
+    return group
+
+
+def _check_trim_every(trim_every: int | None) -> int | None:
+    if trim_every is not None and (not isinstance(trim_every, int) or trim_every < 1):
+        raise InvalidConfiguration(f"trim_every={trim_every!r} is no number from 1", hint="None removes nothing by itself")
+    return trim_every

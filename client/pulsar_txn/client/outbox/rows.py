@@ -1,28 +1,131 @@
-"""The rows of an outbox: what is written in the program's transaction, and what a check and a trim do in their own.
+"""The rows of an outbox: its outcome rows, the row that is the identity of its database, and the rows that may go.
 
 A row is written once and never changed. So its outcome is the outcome of the transaction, whoever reads it, until it is
 removed; and it is removed only after the coordinator has ended the transaction.
+
+**Identity.** A random number in a row of its own, by which a block and a check know that they mean the same database.
+`connect` may lead to another database, or another schema, than the connections of the blocks. A check finds no row there. It
+would write a tombstone, and Pulsar would abort what the real database has committed. So
+
+* a block compares what its connection sees with what `connect` led to: before it begins, where the driver can be asked without
+  an effect on the program's transaction, and always in the transaction that has its row, before PREPARE;
+* the identity goes into the check data, and a check compares it in the transaction that has the tombstone.
+
+The row is written over connections of the outbox's own, and by `create_table`: never in a program's transaction, which may roll
+back. A copy, a replica or a restored dump has the identity of its original.
+
+**Trimming.** A row is needed as long as its coordinator may ask for it. That is until the transaction has ended there, however
+long it takes: a row that goes by its age alone makes the check write a tombstone for what the database has committed. So a trim
+ends each transaction by its row's outcome, with the secret of its preparation, and removes the row after the answer. That is
+idempotent. The secret is what keeps a trim from ending another transaction: an open one, or one of another cluster with the
+same id.
+
+Rows of transactions that this process has ended need no question: it had the answer.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client.outbox.dialects import Dialect, Statements, statements_of
-from pulsar_txn.client.outbox.door import Door, is_access_error, is_conflict, is_integrity_error
-from pulsar_txn.client.outbox.identity import Identity, missing
+from pulsar_txn.client.errors import (
+    CommitOutcomeUnknown,
+    InvalidTransactionStatus,
+    OutboxWrongDatabase,
+    PulsarError,
+    TransactionAborted,
+    TransactionNotFound,
+)
+from pulsar_txn.client.net.runtime import secret_bytes
+from pulsar_txn.client.outbox.database import (
+    Dialect,
+    Door,
+    Statements,
+    is_access_error,
+    is_conflict,
+    is_integrity_error,
+    statements_of,
+)
 from pulsar_txn.wire.ids import TxnId
+
+T = TypeVar("T")
+
+IDENTITY_BYTES: Final = 16
+
+_CREATE: Final = (
+    "call outbox.create_table() once, which adds it also to a table that exists; "
+    "when that is done, look whether `connect` and the connections of the blocks lead to the same database and schema"
+)
+
+
+class Identity:
+    """The row in one table; `statements` are those for a connection. `who` names the connection in errors."""
+
+    def __init__(self, statements: Callable[[Door], Statements]) -> None:
+        self._statements = statements
+
+    async def insert(self, door: Door) -> None:
+        """Write one, unless there is one already. Raises what the driver raises."""
+        values = {"identity": secret_bytes(IDENTITY_BYTES).hex()}
+        await door.execute(self._statements(door).insert_identity, values)
+
+    async def find(self, door: Door, who: str) -> str | None:
+        """That of the database, by a query in the transaction that is open; None without a row.
+
+        OutboxWrongDatabase without the table.
+        """
+        return _text(await _had(door.rows(self._statements(door).identity, {}, 1), who))
+
+    async def check(self, door: Door, expected: str | None, who: str) -> None:
+        """Compare, in the transaction that is open, unless nothing is expected. OutboxWrongDatabase for another one."""
+        if expected is not None:
+            _compare(await self.find(door, who), expected, who)
+
+    async def check_before(self, door: Door, expected: str, who: str) -> None:
+        """Compare before a transaction begins, where that can be done; see `Door.rows_before`. Raises as `check`."""
+        found = await _had(door.rows_before(self._statements(door).identity, 1), who)
+        if found is not None:
+            _compare(_text(found), expected, who)
+
+
+def missing(who: str) -> OutboxWrongDatabase:
+    """The error of a database that has no identity."""
+    return OutboxWrongDatabase(f"the database of {who} has no identity of an outbox", hint=_CREATE)
+
+
+async def _had(query: Awaitable[T], who: str) -> T:
+    try:
+        return await query
+    except Exception as error:
+        if is_access_error(error):
+            raise missing(who) from error
+        raise
+
+
+def _compare(found: str | None, expected: str, who: str) -> None:
+    if found is None:
+        raise missing(who)
+    if found != expected:
+        raise OutboxWrongDatabase(f"the database of {who} has the identity {found}, and {expected} is expected")
+
+
+def _text(rows: Sequence[Sequence[Any]]) -> str | None:
+    if not rows:
+        return None
+    found = rows[0][0]
+    return found.decode() if isinstance(found, bytes) else str(found)  # bytes: by the text_factory of a sqlite3 connection
+
 
 PAGE_ROWS: Final = 500
 """How many rows are read, and removed in one database transaction."""
 
 
 class Outcome(enum.Enum):
-    """What a row says."""
+    """Outcome that a row says."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -111,7 +214,7 @@ class Rows:
         return await door.rows(self.statements(door).outcome, {"key": key}, 1)
 
     async def _write_tombstone(self, door: Door, key: str, txn_id: TxnId, identity: str | None) -> int:
-        """Whether there was no row: 1 or 0. The insert is first: SQLite gives the lock to a write only before any query."""
+        """Insert a tombstone: 1 if there was no row, else 0. First, for SQLite gives a write the lock only before any query."""
         statements = self.statements(door)
         for statement in statements.before_check:
             await door.execute(statement, {})
@@ -176,3 +279,86 @@ async def roll_back(door: Door) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - told to the caller, who has an error of more interest
         return error
     return None
+
+
+logger = logging.getLogger("pulsar_txn.client.outbox")
+
+
+@attrs.frozen
+class TrimResult:
+    """Result of a trim: rows removed, and rows kept because their transactions could not be ended now."""
+
+    removed: int = 0
+    kept: int = 0
+
+
+class RowStore(Protocol):
+    """The rows, over a connection of the trim's own."""
+
+    async def older(self, before_ms: int, after: str) -> list[Row]:
+        """A page of them."""
+        ...
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove them."""
+        ...
+
+
+async def trim(rows: RowStore, end: Callable[[Row], Awaitable[None]], before_ms: int) -> TrimResult:
+    """Remove the rows written before a time whose transactions have ended. `end` ends a row's transaction by its outcome."""
+    removed = kept = 0
+    after = ""
+    while page := await rows.older(before_ms, after):
+        gone = [row.key for row in page if await _has_ended(row, end)]
+        if gone:
+            await rows.remove(gone)
+        removed, kept = removed + len(gone), kept + len(page) - len(gone)
+        after = page[-1].key
+        if len(page) < PAGE_ROWS:
+            break
+    return TrimResult(removed, kept)
+
+
+async def _has_ended(row: Row, end: Callable[[Row], Awaitable[None]]) -> bool:
+    try:
+        await end(row)
+    except (TransactionNotFound, CommitOutcomeUnknown) as error:
+        # The coordinator has forgotten it, and it forgets only what has ended. A commit says so by its cause.
+        return isinstance(error, TransactionNotFound) or isinstance(error.__cause__, TransactionNotFound)
+    except (TransactionAborted, InvalidTransactionStatus) as error:
+        return _ended_otherwise(row, error)
+    except PulsarError as error:
+        logger.warning("the row of %s is kept: its coordinator did not answer: %s", row.txn_id, error)
+        return False
+    return True
+
+
+def _ended_otherwise(row: Row, error: PulsarError) -> bool:
+    """An answer that contradicts the row.
+
+    A tombstone may have been written by a check that came late, after the transaction was committed and its row removed.
+    """
+    if row.outcome is Outcome.ABORT:
+        return True
+    logger.error("the database has committed %s, and Pulsar has not (%s); its row is kept", row.txn_id, error)
+    return False
+
+
+class Ended:
+    """The keys of transactions that this process has ended, until their rows are removed together."""
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._keys: list[str] = []
+
+    def add(self, key: str) -> None:
+        """Its row may go."""
+        if self._every is not None:
+            self._keys.append(key)
+
+    def due(self, *, all_of_them: bool = False) -> list[str]:
+        """Those to remove now: as many as a batch, or all. `add` those again that could not be removed."""
+        if self._every is None or (len(self._keys) < self._every and not all_of_them):
+            return []
+        due, self._keys = self._keys, []
+        return due

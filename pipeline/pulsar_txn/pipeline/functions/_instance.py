@@ -183,7 +183,7 @@ class Instance:
     async def _report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         from pulsar_txn.compat.enums import Result
         from pulsar_txn.compat.exceptions import result_of
-        from pulsar_txn.compat.ids import MessageId as OfficialId
+        from pulsar_txn.compat.messages import MessageId as OfficialId
 
         try:
             stored = await (await handed)

@@ -64,7 +64,7 @@ class Context:
 
     def get_message_id(self) -> Any:
         """The message's id, with the official methods; what `ack` takes."""
-        from pulsar_txn.compat.ids import MessageId
+        from pulsar_txn.compat.messages import MessageId
 
         return MessageId.wrap(self._message.message_id, self._message.topic, self._message)
 
