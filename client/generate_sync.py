@@ -240,7 +240,7 @@ ATTRIBUTES = {
     "Consumer": {
         "subscription": ("str", "The subscription's name."),
         "consumer_name": ("str", "The name given, or one that was made up."),
-        "schema": ("Schema[T]", "What values are decoded by."),
+        "schema": ("Schema[T]", "Schema by which values are decoded."),
     }
 }
 """Attributes of an asyncio object that its constructor sets."""

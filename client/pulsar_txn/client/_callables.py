@@ -47,7 +47,7 @@ def named_as_public(function: F) -> F:
 
 
 async def awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """What `await function(*args)` returns; InvalidConfiguration when there is nothing to await."""
+    """Return what `await function(*args)` returns; InvalidConfiguration when there is nothing to await."""
     result: object = function(*args)
     if not inspect.isawaitable(result):
         raise _wrong(f"{function!r} returns {type(result).__name__}, nothing to await", "write it as `async def`")
@@ -71,7 +71,7 @@ def _wrong(text: str, hint: str) -> InvalidConfiguration:
 
 
 class Opened(Coroutine[Any, Any, M], Generic[M]):
-    """What the client makes and a program closes: `await` gives it, and `async with` closes it as well.
+    """Resource that the client makes and a program closes: `await` gives it, and `async with` closes it as well.
 
     A coroutine for everybody who takes one.
     """

@@ -1,4 +1,4 @@
-"""What a program may give as an argument or an option: one check for each kind, whose InvalidConfiguration names the argument.
+"""Checks of arguments and options of a program, one for each kind, whose InvalidConfiguration names the argument.
 
 The validators for attrs come after those for a single value. Nothing here is called for every message, except for what a
 message is given beside its value.

@@ -207,7 +207,7 @@ class AsyncClient(BeginsTransactions):
 
     @property
     def inside(self) -> Core:
-        """What everything that this client makes shares: for the rooms above, not for programs."""
+        """The part that everything shares that this client makes: for the rooms above, not for programs."""
         return self._core
 
     @property
@@ -724,7 +724,7 @@ def _check_topics(given: object) -> None:
 
 
 def _check_for_reader(options: Mapping[str, Any]) -> None:
-    """What a reader decides by itself would be without effect."""
+    """Refuse what a reader decides by itself: it would be without effect."""
     for name, instead in _OF_A_READER.items():
         if options.get(name):
             raise InvalidConfiguration(f"a reader takes no {name}", hint=instead)

@@ -114,7 +114,7 @@ class AsyncCoordinator(BeginsTransactions):
 
     @property
     def service_url(self) -> str:
-        """Where the coordinator is."""
+        """The address of the coordinator."""
         return self._core.service_url
 
     def __repr__(self) -> str:

@@ -39,14 +39,14 @@ MAX_OPEN: Final = 100_000
 
 
 class _Beginnings:
-    """When things began."""
+    """Times at which things began."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._of: dict[Any, tuple[float, Any]] = {}
 
     def note(self, key: Any, kept: Any = None) -> None:
-        """It begins now. `kept` lives as long: an object whose `id()` is the key."""
+        """Note that it begins now. `kept` lives as long: an object whose `id()` is the key."""
         if len(self._of) >= MAX_OPEN:
             del self._of[next(iter(self._of))]
         self._of[key] = (self._clock(), kept)

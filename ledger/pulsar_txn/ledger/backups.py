@@ -1,4 +1,4 @@
-"""What a provider of logs offers whose folder can be copied while it runs."""
+"""Backups of a provider of logs whose folder can be copied while it runs."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class HandSnapshot:
         self._parts.append(bytes(part))
 
     def finish(self) -> None:
-        """It is the newest one. ValueError when what it covers is not durable."""
+        """Finish it: it is the newest one. ValueError when what it covers is not durable."""
         if self._covers > self._log.last_confirmed:
             raise ValueError(f"a snapshot covers {self._covers}, which is not confirmed yet")
         self._log.stored = Snapshot(self._covers, tuple(self._parts))
@@ -156,11 +156,11 @@ class ByToken:
         self._verified = verified
 
     def asked(self, request: Any) -> Asked:
-        """What to submit for a request of the machine."""
+        """Return what to submit for a request of the machine."""
         return Asked(request, self._answered)
 
     def verified(self, request: Any, registered: bool) -> Asked:
-        """What to submit once the coordinator has answered."""
+        """Return what to submit once the coordinator has answered."""
         if self._verified is None:
             raise AssertionError(f"{self.machine!r} asks for the registration of {request}")
         return self.asked(self._verified(request, registered))

@@ -1,4 +1,4 @@
-"""How changes of a cursor are written, and its properties; and the base of format 1. Pure, shared by all providers.
+"""Records of the changes of a cursor, and of its properties; and the base of format 1. Pure, shared by all providers.
 
     change      a sequence of operations, each one tag byte and its body (see `Changes`), little endian
     properties  count u32 · (length u32, text)*

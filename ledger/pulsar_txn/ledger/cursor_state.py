@@ -1,4 +1,4 @@
-"""What a durable cursor remembers: pure, shared by all providers.
+"""State of a durable cursor: pure, shared by all providers.
 
 A log of these providers has one ledger id for life, so the model works on entry ids (plain ints) and the handles
 translate to positions. Everything up to `mark` is acknowledged. What is acknowledged after it is a bit per entry, in
@@ -100,7 +100,7 @@ class CursorState:
         return bits is not None and bits[(entry & _LAST) >> 3] >> (entry & 7) & 1 == 1
 
     def deleted_upto(self, entry: int) -> int:
-        """How many entries of (mark, entry] are acknowledged; costs the fewer of the chunks before and after `entry`."""
+        """Return how many entries of (mark, entry] are acknowledged; costs the fewer of the chunks before and after `entry`."""
         if entry <= self.mark or not self.deleted_count:
             return 0
         place = bisect_left(self._order, entry >> _SHIFT)
@@ -182,7 +182,7 @@ class CursorState:
         self.properties_bytes = size
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
-        """What is after `after`, until about `max_bytes` are reached, and the entry up to which that is everything."""
+        """Return what is after `after`, until about `max_bytes` are reached, and the entry up to which that is everything."""
         start = max(after, self.mark) + 1
         chunks: list[bytes] = []
         sets: list[bytes] = []

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CommitGroup:
-    """What joined a group: logs and cursors it touched, and what waits for it.
+    """Members of a commit group: logs and cursors it touched, and what waits for it.
 
     `seal` freezes what the group confirms (a log's last entry, a cursor's ticket and encoded changes) at the moment
     when no more can join; `confirm` and `fail` are called once, on the loop.
@@ -59,7 +59,7 @@ class CommitGroup:
                 waiter.set_result(None)
 
     def fail(self, error: LedgerError) -> None:
-        """It will never be durable. Logs are told by their store, which closes all of them."""
+        """Fail it, for it will never be durable. Logs are told by their store, which closes all of them."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)

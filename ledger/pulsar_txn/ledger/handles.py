@@ -41,7 +41,7 @@ _CHANGE_BYTES: Final = 32
 
 
 class GroupHost(Protocol):
-    """What handles need from their store."""
+    """Store, as far as handles need it."""
 
     @property
     def open_group(self) -> CommitGroup:
@@ -49,11 +49,11 @@ class GroupHost(Protocol):
 
     @property
     def max_value_bytes(self) -> int:
-        """What one value has at most."""
+        """Return what one value has at most."""
 
     @property
     def tally(self) -> Tally:
-        """What the store keeps in memory beside entries."""
+        """Return what the store keeps in memory beside entries."""
 
     def wake(self) -> None:
         """Something joined the open group: commit it soon."""
@@ -117,7 +117,7 @@ class BaseLog(abc.ABC):
         return -1 if ledger_id < self.ledger_id else _BEHIND_ALL
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many readable entries lie in (after, upto]."""
+        """Return how many readable entries lie in (after, upto]."""
         low = max(self.entry_of(after), self.first_entry - 1)
         return max(0, min(self.entry_of(upto), self.confirmed_entry) - low)
 
@@ -261,7 +261,7 @@ class SnapshotParts(abc.ABC):
 
     @abc.abstractmethod
     def kept(self) -> None:
-        """It is complete: the newest one once the open group is durable."""
+        """Keep it, for it is complete: the newest one once the open group is durable."""
 
     @abc.abstractmethod
     def dropped(self) -> None:
@@ -295,7 +295,7 @@ class BaseCursor:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the owner stored with the cursor; a copy."""
+        """Return what the owner stored with the cursor; a copy."""
         return dict(self.state.properties)
 
     @property
@@ -401,7 +401,7 @@ class BaseCursor:
         return max(0, log.confirmed_entry - first + 1 - deleted)
 
     def state_bytes(self) -> int:
-        """What holes and ack sets take in memory, about; at no cost."""
+        """Return what holes and ack sets take in memory, about; at no cost."""
         return self.state.bytes
 
     def state_full(self) -> bool:

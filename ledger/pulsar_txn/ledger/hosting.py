@@ -45,7 +45,7 @@ class Time(Protocol):
 
 
 class HostedLog(Protocol):
-    """What a host needs of a log; `protocols.Log` has it. Errors are those of `protocols.Log`."""
+    """Log, as far as a host needs it; `protocols.Log` has it. Errors are those of `protocols.Log`."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Skin:
     """The part around a host that does its IO. Each kind of machine has a skin that overrides what it needs."""
 
     def turn_beginner(self) -> Callable[[], None]:
-        """What the host calls when it has work for the first time in a turn.
+        """Return what the host calls when it has work for the first time in a turn.
 
         It brings the time up to date. After the turn the skin takes `Host.in_turn` back.
         """
@@ -135,7 +135,7 @@ class Skin:
     # ---- snapshots and recovery
 
     def snapshot_extra(self) -> bytes:
-        """What is stored beside the machine's snapshot."""
+        """Return what is stored beside the machine's snapshot."""
         return b""
 
     def restore_extra(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ def _never() -> bool:
 
 
 def _nothing() -> None:
-    """Nobody counts turns."""
+    """Do nothing: nobody counts turns."""
 
 
 class Place:
@@ -416,7 +416,7 @@ class Host(Generic[RequestT, RecordT]):
             self._owe(request)
 
     def _owe(self, request: RequestT) -> None:
-        """Nobody waits for an answer to it, so nobody would repeat it: it is told again until there is room."""
+        """Tell it again until there is room: nobody waits for an answer to it, so nobody would repeat it."""
         self._owed.append(request)
         if len(self._owed) == 1:
             self.skin.owes()

@@ -199,7 +199,7 @@ class PublishMaxRead:
 
 @value
 class WriteSnapshot:
-    """It is time for a snapshot of this machine, covering its log `log` up to the last applied record (see H7)."""
+    """Request for a snapshot of this machine, covering its log `log` up to the last applied record (see H7)."""
 
     log: str
 
@@ -216,7 +216,7 @@ RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 
 @value
 class Step(Generic[RecordT]):
-    """What a decision wants: records to append (log name, record), then effects to release in order.
+    """Decision of a machine: records to append (log name, record), then effects to release in order.
 
     `trailing`: records that go with the next group and that no effect waits for (see H3).
     """

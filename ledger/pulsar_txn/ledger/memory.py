@@ -167,7 +167,7 @@ class MemoryStore:
 
     @property
     def log_count(self) -> int:
-        """How many logs there are."""
+        """Return how many logs there are."""
         return len(self._durable.logs)
 
     def names(self, prefix: str = "") -> list[str]:

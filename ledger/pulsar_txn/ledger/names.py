@@ -1,4 +1,4 @@
-"""What may be the name of a log or of a cursor, and a path of the metadata store: the same in every provider.
+"""Names of logs and cursors, and paths of the metadata store: the same in every provider.
 
 Code that is given a name asks here before anything has moved: a record that cannot be written must not reach a commit
 group, whose other members are somebody else's.

@@ -100,7 +100,7 @@ class OrderedMap(dict[KeyT, ValueT]):
             self._copy_first(self._home[key])
 
     def moment(self) -> Moment[KeyT]:
-        """What is here now, to be walked later. It ends when it is dropped."""
+        """Return what is here now, to be walked later. It ends when it is dropped."""
         self._last = None  # what is put in from now on is in groups that the moment does not know
         moment = Moment(self, self._groups, self._image, self._numbers)
         self.moments.append(weakref.ref(moment, self.moments.remove))

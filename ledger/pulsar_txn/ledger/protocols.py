@@ -236,7 +236,7 @@ class Log(Protocol):
         """The entry if it is at hand without waiting, else None. For tails: the dispatcher asks here first."""
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many readable entries lie in the half-open range (after, upto]."""
+        """Return how many readable entries lie in the half-open range (after, upto]."""
 
     def next_position(self, position: Position) -> Position:
         """The position of the entry after `position` (existing or the one to be appended next)."""
@@ -277,7 +277,7 @@ class Log(Protocol):
 
 @runtime_checkable
 class LeasedLog(Protocol):
-    """What a log of a `SharedLogStore` has besides: whether another process may have taken it over meanwhile."""
+    """Log of a `SharedLogStore`, with what it has besides: whether another process may have taken it over meanwhile."""
 
     @property
     def fresh(self) -> bool:
@@ -307,7 +307,7 @@ class Cursor(Protocol):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the owner stored with the cursor."""
+        """Return what the owner stored with the cursor."""
 
     @property
     def ticket(self) -> int:
@@ -354,7 +354,7 @@ class Cursor(Protocol):
         """Readable entries not acknowledged; costs nothing however many holes there are."""
 
     def state_bytes(self) -> int:
-        """What the acknowledgements after mark_delete take in memory, about; at no cost."""
+        """Return what the acknowledgements after mark_delete take in memory, about; at no cost."""
 
     def state_full(self) -> bool:
         """True if the store keeps as much state as it may: acknowledgements that take more of it are to be refused.
@@ -419,7 +419,7 @@ class LogStore(Protocol):
 
     @property
     def log_count(self) -> int:
-        """How many logs there are."""
+        """Return how many logs there are."""
 
     def names(self, prefix: str = "") -> list[str]:
         """Names of logs, sorted."""
@@ -467,4 +467,4 @@ class SharedLogStore(LogStore, Protocol):
     """How clients reach this process; set before the first `open`. Successors and those that wait read it."""
 
     def leader_of(self, name: str) -> str | None:
-        """What the leader of a log advertised, as far as this process has read; None when nobody is known."""
+        """Return what the leader of a log advertised, as far as this process has read; None when nobody is known."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 
 class Comparable(Protocol):
-    """What a heap can order."""
+    """Value that a heap can order."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 

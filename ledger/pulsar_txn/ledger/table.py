@@ -21,7 +21,7 @@ EventT = TypeVar("EventT")
 
 
 class Act(enum.Enum):
-    """What a machine does about an event."""
+    """Answer of a machine to an event."""
 
     WRITE = "write a record"
     ASK = "ask the coordinator"
@@ -33,7 +33,7 @@ class Act(enum.Enum):
 
 
 class Cell(NamedTuple, Generic[StateT]):
-    """What happens in a state at an event: the act, the state after it, and for REFUSE the code of the refusal."""
+    """Cell of a table, for a state and an event: the act, the state after it, and for REFUSE the code of the refusal."""
 
     act: Act
     to: StateT

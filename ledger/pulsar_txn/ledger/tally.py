@@ -1,4 +1,4 @@
-"""What a store holds in memory beside entries: logs, cursors with their acknowledgements, metadata. One count, one limit.
+"""Tally of a store's memory beside entries: logs, cursors with their acknowledgements, metadata. One count, one limit.
 
 Checkpoints are written in slices, so no size of the state is too large for the disk; the limit is the memory that it
 takes and the time of a restart. Code that adds to it asks before anything has moved.
@@ -30,7 +30,7 @@ class Tally:
 
     @property
     def full(self) -> bool:
-        """What takes more is to be refused."""
+        """Return what takes more is to be refused."""
         return self.bytes >= self.max_bytes
 
     def check(self, what: str, more: int) -> None:

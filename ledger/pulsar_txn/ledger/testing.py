@@ -44,7 +44,7 @@ class Stores(Protocol):
         """`store` closed, and opened again."""
 
     async def crashed(self, store: LogStore) -> LogStore | None:
-        """What is left of `store` when its process dies now, opened again; None when the provider cannot do that."""
+        """Return what is left of `store` when its process dies now, opened again; None when the provider cannot do that."""
 
     async def discard(self, store: LogStore) -> None:
         """The check is over."""

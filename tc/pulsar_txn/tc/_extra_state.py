@@ -1,4 +1,4 @@
-"""What follows from the extras of transactions: known nonces, what waits for a question, tokens of what has ended."""
+"""State that follows from the extras of transactions: known nonces, what waits for a question, tokens of what has ended."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class ExtraState:
             self.tokens.ended(least, extras.prepared_token)
 
     def contradictions(self, living: Iterable[Transaction]) -> Iterator[tuple[str, str]]:
-        """What contradicts `table.INVARIANTS`, each with its id."""
+        """Return what contradicts `table.INVARIANTS`, each with its id."""
         found = [txn for txn in living if txn.extras is not None or txn.status is PREPARED]
         for txn in found:
             if txn.status is PREPARED and (txn.extras is None or not txn.extras.prepared_token):

@@ -37,7 +37,7 @@ _OUTCOME_OF: Final = {COMMITTED: WAS_COMMITTED, ABORTED: WAS_ABORTED}
 
 
 class CoordinatorState:
-    """What the log says. `transactions` holds what takes room, by `least`, ascending; `bytes` is what the limits count.
+    """State that the log says. `transactions` holds what takes room, by `least`, ascending; `bytes` is what the limits count.
 
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,

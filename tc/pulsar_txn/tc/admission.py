@@ -1,4 +1,4 @@
-"""What a coordinator admits: how many transactions, how many participants, how many bytes, how long a timeout."""
+"""Limits of what a coordinator admits: how many transactions, how many participants, how many bytes, how long a timeout."""
 
 from __future__ import annotations
 

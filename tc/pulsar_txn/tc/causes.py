@@ -1,4 +1,4 @@
-"""Who decided that a transaction ends, as its record says."""
+"""Causes of ends: who decided that a transaction ends, as its record says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When which transaction is asked for: the rules, the groups with a living member, and what is due next.
+"""Times of questions about transactions: the rules, the groups with a living member, and what is due next.
 
 None of this is state. What is due follows from the records (`extras.Extras`), from the rules of the configuration, and from who
 lives, which the host says (`requests.GroupJoined`). So a restart begins with nobody alive, and a change of the rules counts for
@@ -38,7 +38,7 @@ GroupKey: TypeAlias = tuple[str | None, str]
 
 
 class CheckPolicy(enum.Enum):
-    """What becomes of a transaction whose group was asked as often as it may be, and did not know."""
+    """Fate of a transaction whose group was asked as often as it may be, and did not know."""
 
     PARK = "park"
     """It waits for an operator; RocketMQ's."""
@@ -61,7 +61,7 @@ class CheckRules:
     policy: CheckPolicy = attrs.field(default=CheckPolicy.PARK, converter=CheckPolicy)
 
     def due_ms(self, extras: Extras, since_ms: int) -> int:
-        """When the next question is due, or the policy; `since_ms`: when it was opened, or prepared."""
+        """Return when the next question is due, or the policy; `since_ms`: when it was opened, or prepared."""
         if extras.asked_ms is not None:
             return extras.asked_ms + self.interval_ms
         return since_ms + (self.after_ms if extras.after_ms is None else extras.after_ms)
@@ -71,7 +71,7 @@ DEFAULT_RULES: Final = CheckRules()
 
 
 class CheckTimes:
-    """What waits for a question or for the policy. `is_used`: whether anything does, or anybody lives.
+    """Transactions that wait for a question or for the policy. `is_used`: whether anything does, or anybody lives.
 
     `started_ms`: when this life of the coordinator began; nobody knows who lived before.
     """
@@ -114,13 +114,13 @@ class CheckTimes:
         self._note_use()
 
     def due_ms(self, least: int, principal: str | None, group: str) -> int | None:
-        """When its next question, or the policy, is due; None: never, or one is out."""
+        """Return when its next question, or the policy, is due; None: never, or one is out."""
         lapse = self._lapses.of(least)
         waiting = self._waiting.get((principal, group))
         return waiting.of(least) if lapse is None and waiting is not None else lapse
 
     def count(self) -> int:
-        """How many transactions wait, those included for which a question is out."""
+        """Return how many transactions wait, those included for which a question is out."""
         return len(self._lapses) + len(self._out) + sum(map(len, self._waiting.values()))
 
     def is_out(self, least: int) -> bool:
@@ -196,14 +196,14 @@ class CheckTimes:
     # ------------------------------------------------------------------ what is due
 
     def deadline(self) -> int | None:
-        """When the next question to a living group, or the policy, is due."""
+        """Return when the next question to a living group, or the policy, is due."""
         lapse_ms, question_ms = self._lapses.first_ms(), self._next_question()
         if lapse_ms is None or question_ms is None:
             return question_ms if lapse_ms is None else lapse_ms
         return min(lapse_ms, question_ms)
 
     def lapsed(self, now_ms: int, limit: int) -> list[int]:
-        """What the policy decides about now, at most `limit`."""
+        """Return what the policy decides about now, at most `limit`."""
         return self._lapses.due(now_ms, limit)
 
     def questions(self, now_ms: int, limit: int) -> Iterator[tuple[int, GroupKey]]:

@@ -1,4 +1,4 @@
-"""What happens when nobody says how a transaction ends: its check group is asked, then the policy decides (RocketMQ's check).
+"""Checks, for when nobody says how a transaction ends: its check group is asked, then the policy decides (RocketMQ's check).
 
 A question counts when a member has begun to answer it: the member says so (`CheckBegun`), and goes on once the CHECKED record
 is durable. So a check that kills its process counts, and a question that waits somewhere does not. A transaction costs its
@@ -175,7 +175,7 @@ class Checks:
 
 
 def told(txn: Transaction, action: TxnAction | None, cause: Cause) -> tuple[TellGroup, ...]:
-    """What a group hears of a decision about its transaction that neither the client nor the group has made."""
+    """Return what a group hears of a decision about its transaction that neither the client nor the group has made."""
     extras = txn.extras
     if extras is None or extras.group is None or cause in _THEIR_OWN:
         return ()

@@ -1,4 +1,4 @@
-"""What happens when a client comes, lives, goes, or is gone: leases of incarnations, and a transactional id's next epoch."""
+"""Clients that come, live, go, or are gone: leases of incarnations, and a transactional id's next epoch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ class Clients:
         return aborts.then(self._departed(records.VANISHED, incarnation, now_ms))
 
     def _to_abort(self, incarnation: Incarnation) -> list[int]:
-        """What nobody but its client could have ended, one more than one Step aborts. A check group outlives the client."""
+        """Find what nobody but its client could have ended, one more than one Step aborts.
+
+        A check group outlives the client.
+        """
         lanes, transactions = self._state.lanes, self._state.transactions
         assert lanes is not None  # noqa: S101 - only `Lanes` knows incarnations
         extras = ((least, transactions[least].extras) for least in lanes.open_of(incarnation))

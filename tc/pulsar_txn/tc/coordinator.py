@@ -310,26 +310,26 @@ class TransactionCoordinator:
 
     @property
     def ids_left(self) -> int | None:
-        """How many lanes, or reserved numbers, the life can still give; None where there is no end."""
+        """Return how many lanes, or reserved numbers, the life can still give; None where there is no end."""
         if self._lanes is not None:
             return self._lanes.lanes_left
         until = self._state.lives.until_least
         return None if until is None else until - self._state.next_id
 
     def held(self, cause: Cause | None = None) -> list[TransactionInfo]:
-        """What is HELD, for one cause or for any."""
+        """Return what is HELD, for one cause or for any."""
         transactions = self._state.transactions
         found = (transactions[least] for least in self._state.held)
         return [info_of(txn) for txn in found if cause is None or (txn.extras is not None and txn.extras.held == cause)]
 
     @property
     def held_count(self) -> int:
-        """How many are HELD."""
+        """Return how many are HELD."""
         return len(self._state.held)
 
     @property
     def active_count(self) -> int:
-        """How many transactions are open, prepared or ending."""
+        """Return how many transactions are open, prepared or ending."""
         return len(self._state.transactions)
 
     @property
@@ -361,7 +361,7 @@ class TransactionCoordinator:
         return None if txn is None else info_of(txn)
 
     def describe(self, principal: str | None, transactional_id: str, most: int | None = None) -> IdInfo | None:
-        """What is known of a transactional id, with its `most` oldest transactions or all; None for nothing.
+        """Return what is known of a transactional id, with its `most` oldest transactions or all; None for nothing.
 
         Nothing is known where the coordinator does not fence.
         """
@@ -372,11 +372,11 @@ class TransactionCoordinator:
         return ids_of(self._state)
 
     def clients(self) -> list[ClientInfo]:
-        """Who holds lanes; nobody where the coordinator gives none."""
+        """Return who holds lanes; nobody where the coordinator gives none."""
         return [] if self._lanes is None else self._lanes.clients()
 
     def lane_counts(self) -> LaneCounts:
-        """How many lanes there are. LookupError where the coordinator gives none."""
+        """Return how many lanes there are. LookupError where the coordinator gives none."""
         if self._lanes is None:
             raise LookupError("this coordinator gives no lanes")
         return self._lanes.counts()
@@ -434,7 +434,7 @@ class TransactionCoordinator:
         return Step(self._add(AddParticipants(request.token, txn.txn_id, *named), now_ms).records, (reply,))
 
     def _first(self, participants: tuple[Participant, ...], extras: Extras | None) -> tuple[_Topics, _Pairs]:
-        """What is registered with the transaction that they open, each once. Refusal when it may not have them."""
+        """Return what is registered with the transaction that they open, each once. Refusal when it may not have them."""
         topics = tuple(dict.fromkeys([each.topic for each in participants if each.subscription is None]))
         pairs = tuple(
             dict.fromkeys([(each.topic, each.subscription) for each in participants if each.subscription is not None])
@@ -685,7 +685,7 @@ class TransactionCoordinator:
         return Step(tuple(decisions), tuple(effects))
 
     def _left_behind(self, txn: Transaction) -> Cause | None:
-        """Why nobody ends a transaction that was held, if it goes on. A check group outlives the client."""
+        """Return why nobody ends a transaction that was held, if it goes on. A check group outlives the client."""
         if self._fencing is not None and self._fencing.is_fenced(txn.owner):
             return Cause.FENCED
         has_group = txn.extras is not None and bool(txn.extras.group)
@@ -794,7 +794,7 @@ def _may_be_held(txn: Transaction, cause: Cause) -> bool:
 
 
 def _is_held(txn_id: TxnId) -> Refusal:
-    """What is answered is no outcome, and passes: an administrator decides."""
+    """Return the refusal of a held transaction. It is no outcome, and passes: an administrator decides."""
     return Refusal(
         ServerError.ServiceNotReady,
         f"transaction {txn_id} is HELD: its log was restored or rolled back, and it may have been decided before; an"

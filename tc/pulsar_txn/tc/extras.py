@@ -1,4 +1,4 @@
-"""What only some transactions have: a check group, a nonce, the token of a PREPARE. All others carry None in its place.
+"""Extras that only some transactions have: a check group, a nonce, the token of a PREPARE. All others carry None in its place.
 
 An `Extras` never changes. A record that changes something of it puts another one in its place, so a snapshot that is being
 written shows what there was at its moment.
@@ -44,7 +44,7 @@ class Extras(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What the limits count for it, in bytes."""
+        """Return what the limits count for it, in bytes."""
         return _EXTRAS_BYTES + len(self.nonce) + len(self.group or "") + len(self.data) + len(self.prepared_token)
 
     def asked(self, now_ms: int) -> Extras:
@@ -69,7 +69,7 @@ NO_EXTRAS: Final = Extras()
 
 
 def asked_for(request: NewTxn) -> Extras:
-    """What a NewTxn asks for beside. Raises Refusal with NotAllowedError for what is too long, or not there."""
+    """Return what a NewTxn asks for beside. Raises Refusal with NotAllowedError for what is too long, or not there."""
     check, nonce = request.check, request.nonce
     if len(nonce) > MAX_TOKEN:
         raise Refusal(ServerError.NotAllowedError, f"a nonce has 1 to {MAX_TOKEN} bytes; this one has {len(nonce)}")

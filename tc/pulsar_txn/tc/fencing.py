@@ -140,7 +140,7 @@ class Fencing:
 
 
 def fenced(transactional_id: str) -> Refusal:
-    """What an instance that has a successor is answered."""
+    """Return what an instance that has a successor is answered."""
     return Refusal(
         ServerError.ProducerFenced,
         f"transactional id {transactional_id!r} was taken over by a newer instance; this one must stop",

@@ -1,4 +1,4 @@
-"""How a coordinator numbers its transactions: an id policy, chosen when the coordinator is made.
+"""Numbers of a coordinator's transactions: an id policy, chosen when the coordinator is made.
 
 The lower id bits (`least`) are one ascending sequence of the coordinator under both policies. Policies differ in the upper bits
 (`most`), and in the low watermark that goes to participants with an end.

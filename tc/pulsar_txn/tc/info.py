@@ -1,4 +1,4 @@
-"""What lists and stats show of a transaction, and of a transactional id."""
+"""Pictures in lists and stats of a transaction, and of a transactional id."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
 
 
 def id_info(state: CoordinatorState, principal: str | None, transactional_id: str, most: int | None = None) -> IdInfo | None:
-    """What is known of one transactional id, None for nothing; with the `most` oldest of its transactions, or with all."""
+    """Describe one transactional id, None for nothing; with the `most` oldest of its transactions, or with all."""
     fencing, name = state.fencing, (principal, transactional_id)
     if fencing is None or (name not in fencing.epochs and name not in fencing.living):
         return None

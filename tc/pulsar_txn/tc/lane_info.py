@@ -1,4 +1,4 @@
-"""What lists and metrics show of clients and their lanes."""
+"""Pictures in lists and metrics of clients and their lanes."""
 
 from __future__ import annotations
 

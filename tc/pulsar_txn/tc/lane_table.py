@@ -1,4 +1,4 @@
-"""What may happen to a lane: prose, the table, the invariants.
+"""Life of a lane: prose, the table, the invariants.
 
 A lane is a value of a transaction's upper id bits. A participant keeps one low watermark for each of these values, refuses
 late messages of everything up to it, and aborts what is still open below it. So a lane has one transaction at a time, and the
@@ -66,7 +66,7 @@ UNKNOWN: Final = None
 
 
 class LaneEvent(enum.IntEnum):
-    """What may happen to a lane."""
+    """Event that may happen to a lane."""
 
     NEW = 0
     ONCE = 1

@@ -53,7 +53,7 @@ _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
 
 
 class Holder(NamedTuple):
-    """Whose lane it is. Another epoch of the same transactional id is another holder."""
+    """Holder of a lane. Another epoch of the same transactional id is another holder."""
 
     owner: Owner
     incarnation: str | None
@@ -120,7 +120,7 @@ class Lanes:
 
     @property
     def lanes_left(self) -> int:
-        """How many lanes the life can still give."""
+        """Return how many lanes the life can still give."""
         return end_of_lanes(self.living[-1]) - self.next_lane
 
     def _pooled_for(self, owner: Owner) -> int | None:
@@ -184,7 +184,7 @@ class Lanes:
         ]
 
     def counts(self) -> LaneCounts:
-        """How many there are."""
+        """Return how many there are."""
         pooled, idle = len(self._pool), sum(map(len, self._idle.values()))
         by_state = {"pooled": pooled, "idle": idle, "in_use": len(self.kept) - pooled - idle}
         return LaneCounts(by_state | {"retired": self.given - len(self.kept)}, self.given, len(self.leases))
@@ -210,7 +210,7 @@ class Lanes:
         return TxnId(most_of_lane(self.tc_id, lane), least)
 
     def happened(self, most: int, event: LaneEvent) -> None:
-        """What has happened to the transaction with these upper id bits."""
+        """Note what has happened to the transaction with these upper id bits."""
         lane = lane_of(most)
         if event is LaneEvent.DONE and service_of(lane) not in self.living:
             event = LaneEvent.LAST
@@ -333,7 +333,7 @@ class Lanes:
             self._enter(each.lane, Held(Lane(each.state), Holder((principal, identity), incarnation), each.least_bits))
 
     def contradictions(self, living: Iterable[tuple[TxnId, TxnStatus, Owner]]) -> Iterator[tuple[str, str]]:
-        """What contradicts `lane_table.LANE_INVARIANTS`, each with its id. `living`: what is open or ending."""
+        """Return what contradicts `lane_table.LANE_INVARIANTS`, each with its id. `living`: what is open or ending."""
         of_lane: dict[int, int] = {}
         for txn_id, status, owner in living:
             most, least = txn_id.most, txn_id.least

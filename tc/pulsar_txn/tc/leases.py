@@ -1,4 +1,4 @@
-"""Which incarnations of clients are alive, by the host's clock. No state: after a restart everybody has a whole lease again."""
+"""Leases of the incarnations of clients, by the host's clock. No state: after a restart everybody has a whole lease again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Incarnation: TypeAlias = tuple[str | None, str]
 
 
 class Leases:
-    """When each incarnation was heard of last. All leases are equally long, so the one that ends next is always in front."""
+    """Times at which each incarnation was heard of last.
+
+    All leases are equally long, so the one that ends next is always in front.
+    """
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
@@ -55,12 +58,12 @@ class Leases:
         self._ended.clear()
 
     def until_ms(self, incarnation: Incarnation) -> int:
-        """When the lease of an incarnation ends; 0 when it has none."""
+        """Return when the lease of an incarnation ends; 0 when it has none."""
         heard_ms = self._heard.get(incarnation)
         return 0 if heard_ms is None else heard_ms + self._lease_ms
 
     def deadline(self) -> int | None:
-        """When the next lease ends; None while nobody has one."""
+        """Return when the next lease ends; None while nobody has one."""
         for heard_ms in self._heard.values():
             return heard_ms + self._lease_ms
         return None

@@ -58,11 +58,11 @@ class Page:
         self.owners = owners
 
     def image(self) -> Image:
-        """What it holds now, for a snapshot."""
+        """Return what it holds now, for a snapshot."""
         return bytes(self.outcomes), None if self.owners is None else bytes(self.owners)
 
     def owner_indexes(self) -> Counter[int]:
-        """How many ids each owner index has, 0 left out."""
+        """Return how many ids each owner index has, 0 left out."""
         counts = Counter(_OWNERS.unpack(self.owners)) if self.owners is not None else Counter[int]()
         del counts[0]
         return counts
@@ -184,7 +184,7 @@ class OutcomeWindow:
         self.owners.count(page.owner_indexes())
 
     def count_open(self) -> int:
-        """How many ids of the pages are STILL_OPEN."""
+        """Return how many ids of the pages are STILL_OPEN."""
         return sum(sum(page.outcomes.translate(_OPEN_IN_BYTE)) for page in self.pages.values())
 
     def _turn_page(self, number: int) -> Page:

@@ -1,4 +1,4 @@
-"""Who opened a transaction, and who may act on it."""
+"""Owners of transactions: who opened one, and who may act on it."""
 
 from __future__ import annotations
 

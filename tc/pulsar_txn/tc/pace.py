@@ -1,4 +1,4 @@
-"""When a coordinator asks for a snapshot: no state, only the pace of one life."""
+"""Pace at which a coordinator asks for a snapshot: no state, only the pace of one life."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def _version_of(extras: Extras, otherwise: bytes) -> bytes:
 
 
 def _extras(extras: Extras) -> bytes:
-    """What a NEW record says of them, in the order of the fields' numbers."""
+    """Return what a NEW record says of them, in the order of the fields' numbers."""
     group, data, after_ms, nonce = extras.group, extras.data, extras.after_ms, extras.nonce
     parts = [] if group is None else [_text(_CHECK_GROUP_FIELD, group)]
     if data:
@@ -442,7 +442,7 @@ def _later(read: TransactionMetadataEntry, kept: bytes | None) -> Entry:
 
 
 def _extras_of(read: TransactionMetadataEntry) -> Extras | None:
-    """What a NEW record says beside; None for nothing."""
+    """Return what a NEW record says beside; None for nothing."""
     group = read.check_group if read.HasField("check_group") else None
     if group is None and not read.nonce:
         return None

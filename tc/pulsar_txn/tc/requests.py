@@ -1,4 +1,4 @@
-"""What one may ask of a coordinator. `token` comes back in the Reply (see `pulsar_txn.ledger.machine`).
+"""Requests to a coordinator. `token` comes back in the Reply (see `pulsar_txn.ledger.machine`).
 
 Every request names its sender: `principal` (None without authentication) and `identity`, the
 (transactional_id, epoch) of a fenced client, None for plain Pulsar clients. What NewTxn named of both is the owner:
@@ -18,7 +18,7 @@ from pulsar_txn.wire.values import value
 
 
 class CheckOutcome(enum.IntEnum):
-    """What a member of a check group knows of a transaction (protocol enum TxnCheckOutcome)."""
+    """Knowledge of a member of a check group of a transaction (protocol enum TxnCheckOutcome)."""
 
     COMMIT = 0
     ABORT = 1
@@ -28,7 +28,7 @@ class CheckOutcome(enum.IntEnum):
 
 @value
 class Check:
-    """Who is asked for the outcome of a transaction that stays open.
+    """Check group that is asked for the outcome of a transaction that stays open.
 
     `group`: any living member of this group of the same principal. `data`: what it is handed, at most 64 KiB. `after_ms`: the
     age at which it is asked first; None: the coordinator's own rule.
@@ -151,7 +151,10 @@ class CheckBegun:
 
 @value
 class CheckReturned:
-    """Nobody is at a question any more: its member is gone, or has not begun in time. No reply, and no refusal."""
+    """Return of a question at which nobody is any more: its member is gone, or has not begun in time.
+
+    No reply, and no refusal.
+    """
 
     txn_id: TxnId
 

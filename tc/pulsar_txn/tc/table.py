@@ -1,4 +1,4 @@
-"""What may happen to a transaction, and what must always hold: prose, the table, the invariants.
+"""Life of a transaction, and what must always hold: prose, the table, the invariants.
 
 A transaction is UNKNOWN until a NEW record gives it its id, and again after the window of outcomes has passed it.
 NEW_TXN always takes a fresh id, so UNKNOWN -> OPEN is the only way in. A NEW record for an id that was given before changes
@@ -72,7 +72,7 @@ HELD: Final = TxnStatus.HELD
 
 
 class Event(enum.IntEnum):
-    """What may happen to a transaction."""
+    """Event that may happen to a transaction."""
 
     NEW = 0
     ADD = 1

@@ -10,7 +10,7 @@ KeyT = TypeVar("KeyT")
 
 
 class Timed(Generic[KeyT]):
-    """When each key is due. What is due at the same time comes in the order in which it was put in."""
+    """Times at which keys are due. What is due at the same time comes in the order in which it was put in."""
 
     __slots__ = ("_entries", "_heap", "_keys", "_serial")
 
@@ -46,17 +46,17 @@ class Timed(Generic[KeyT]):
             self._heap.lost(len(self._entries))
 
     def of(self, key: KeyT) -> int | None:
-        """When the key is due, None: never."""
+        """Return when the key is due, None: never."""
         entry = self._entries.get(key)
         return None if entry is None else entry[0]
 
     def first_ms(self) -> int | None:
-        """When the first one is due. After many changes it may say an earlier time; looking again sees further."""
+        """Return when the first one is due. After many changes it may say an earlier time; looking again sees further."""
         entry = self._heap.first()
         return None if entry is None else entry[0]
 
     def due(self, now_ms: int, limit: int) -> list[KeyT]:
-        """What is due at `now_ms`, the earliest first, at most `limit`."""
+        """Return what is due at `now_ms`, the earliest first, at most `limit`."""
         return [self._keys[serial] for _, serial in self._heap.smallest(limit, lambda entry: entry[0] <= now_ms)]
 
     def _is_alive(self, entry: tuple[int, int]) -> bool:

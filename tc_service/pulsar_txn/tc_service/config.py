@@ -144,7 +144,7 @@ class CoordinatorConfig:
 
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
-    """How the brokers of one cluster are reached."""
+    """Settings by which the brokers of one cluster are reached."""
 
     service_url: str = ""
     admin_url: str = ""
@@ -157,7 +157,7 @@ class ClusterConfig:
     tls_enable_hostname_verification: bool = True
 
     def settings(self) -> Settings:
-        """What the client's connections need of it. InvalidConfiguration."""
+        """Return what the client's connections need of it. InvalidConfiguration."""
         tls = TlsFiles(
             trust_certs_file=self.tls_trust_certs_file_path,
             certificate_file=self.tls_certificate_file_path,
@@ -175,7 +175,7 @@ class ClusterConfig:
 
 
 def _authentication(plugin: str, params: str) -> TokenAuthentication | TlsAuthentication | None:
-    """What `authPlugin` and `authParams` of Pulsar's client.conf mean. The parameters are never shown."""
+    """Return what `authPlugin` and `authParams` of Pulsar's client.conf mean. The parameters are never shown."""
     if not plugin:
         return None
     if plugin in _TLS:

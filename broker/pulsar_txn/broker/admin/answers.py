@@ -1,4 +1,4 @@
-"""What all handlers over HTTP share, whatever is served: answers, numbers, bodies, and questions to machines as futures."""
+"""Parts that all handlers over HTTP share: answers, numbers, bodies, and questions to machines as futures."""
 
 from __future__ import annotations
 

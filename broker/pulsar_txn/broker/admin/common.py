@@ -1,4 +1,4 @@
-"""What the broker's handlers share: the broker, and the topics and subscriptions that a path names."""
+"""Parts that the broker's handlers share: the broker, and the topics and subscriptions that a path names."""
 
 from __future__ import annotations
 

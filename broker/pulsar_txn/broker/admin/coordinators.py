@@ -41,7 +41,7 @@ def _nobody(_request: web.Request) -> None:
 
 @attrs.frozen
 class Coordinated:
-    """Whose coordinators are shown. `service_url`: where one of them is; None while that is not known.
+    """Server whose coordinators are shown. `service_url`: where one of them is; None while that is not known.
 
     `describe`: a transaction as it goes out. `front`: coordinators whose ids have no lanes, where the others give lanes.
 
@@ -106,7 +106,7 @@ def all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
 
 
 def visible(request: web.Request, txn_id: TxnId) -> Any:
-    """What the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
+    """Return what the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
     machine: Any = _ready(all_for(request, txn_id), coordinator_of(txn_id.most)).machine
     info = machine.transaction(txn_id.least)
     if info is None or info.txn_id != txn_id or not request.app[COORDINATED].may_see(request, info.principal):
@@ -164,7 +164,7 @@ async def slow_transactions(request: web.Request) -> web.StreamResponse:
 
 
 def listed(request: web.Request) -> AsyncIterator[tuple[str, Any]]:
-    """What `slow_transactions` answers, of the coordinators that are here. HTTPServiceUnavailable while one recovers."""
+    """Return what `slow_transactions` answers, of the coordinators that are here. HTTPServiceUnavailable while one recovers."""
     opened_until_ms = request.app[TURN].clock.now_ms() - number(request, "timeout")
     found = _open_transactions(request, _machines(request), _after_txn(request), opened_until_ms)
     return _described(request, found, limit(request))
@@ -190,7 +190,7 @@ def _after_txn(request: web.Request) -> tuple[tuple[bool, int], int]:
 
 
 def place_of(request: web.Request, txn_id: str) -> tuple[tuple[bool, int], int]:
-    """Where a transaction stands in the order of lists. HTTPBadRequest for what is no id of one."""
+    """Return where a transaction stands in the order of lists. HTTPBadRequest for what is no id of one."""
     found = _TXN.fullmatch(txn_id)
     if found is None:
         raise web.HTTPBadRequest(text=f"after {txn_id[:40]!r} is not the id of a transaction: write (coordinator,number)")
@@ -227,7 +227,7 @@ def _is_parked(info: Any) -> bool:
 
 
 def _numbers(machine: Any, first: int) -> Iterable[int]:
-    """What to look at from `first` on. After one that waits for days there are millions of numbers that have ended."""
+    """Return what to look at from `first` on. After one that waits for days there are millions of numbers that have ended."""
     numbers = range(first, machine.next_local_txn_id)
     if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "living"):
         return numbers
@@ -248,7 +248,7 @@ _HELD_BECAUSE: Final = {Cause.RESTORED: "restored log", Cause.DOUBT: "cluster th
 
 
 def shown_beside(info: Any) -> dict[str, Any]:
-    """What ours tell of a transaction beyond Pulsar's shape: whose it is, when it changed, and who is asked for its outcome.
+    """Show a transaction beyond Pulsar's shape: whose it is, when it changed, and who is asked for its outcome.
 
     A plug-in may know less of it.
     """
@@ -271,7 +271,7 @@ def shown_beside(info: Any) -> dict[str, Any]:
 
 
 def _check_held(request: web.Request, info: Any) -> None:
-    """What is HELD may have been decided before, so its owner cannot know more than the coordinator. Raises Refusal."""
+    """Raise Refusal for what is HELD: it may have been decided before, so its owner cannot know more than the coordinator."""
     if info is not None and info.status is TxnStatus.HELD and not request.app[COORDINATED].is_operator(request):
         text = f"transaction ({info.txn_id.most},{info.txn_id.least}) is HELD: only an administrator may decide"
         raise Refusal(ServerError.AuthorizationError, text)

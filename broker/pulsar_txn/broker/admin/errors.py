@@ -1,4 +1,4 @@
-"""How an error becomes an answer: `{"reason": …}` with Pulsar's status codes."""
+"""Answers of errors: `{"reason": …}` with Pulsar's status codes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BASE: Final = "/admin/pulsar-txn/v1/functions"
 
 
 class Questions:
-    """What was asked and has no answer yet. A question is handed to one worker; if that one ends, nobody answers it."""
+    """Questions that have no answer yet. A question is handed to one worker; if that one ends, nobody answers it."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -75,7 +75,7 @@ QUESTIONS: Final = web.AppKey("function_questions", Questions)
 
 
 class _Refused(web.HTTPException):
-    """What the worker refuses, with its status."""
+    """Refusal of the worker, with its status."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status_code = status

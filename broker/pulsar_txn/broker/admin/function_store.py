@@ -1,4 +1,4 @@
-"""What the broker keeps of functions: configurations in the metadata store, packages in logs, and what a worker reports.
+"""Store of functions at the broker: configurations in the metadata store, packages in logs, and what a worker reports.
 
 The broker runs no function. A worker asks for this through `function_door`, and runs them in processes of its own.
 """
@@ -118,7 +118,7 @@ class FunctionStore:
 
     @property
     def silence(self) -> str | None:
-        """Why nothing is known of any instance; None while the worker reports."""
+        """Return why nothing is known of any instance; None while the worker reports."""
         if self._heard is None:
             return "no functions worker is connected"
         seconds = self._monotonic() - self._heard

@@ -28,7 +28,7 @@ _CHUNK_BYTES: Final = 256 << 10
 
 @attrs.frozen
 class Given:
-    """What the parts of a request hold."""
+    """Contents of the parts of a request."""
 
     config: dict[str, Any]
     package: Package | None

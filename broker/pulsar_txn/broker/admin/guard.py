@@ -1,4 +1,4 @@
-"""Whom the HTTP side answers, and what it takes: the checks before any handler.
+"""Guard of the HTTP side: the checks before any handler, of who asks and of what comes.
 
 Without authentication everybody who reaches the port may administrate, and with it a browser may have a certificate. A web
 page must not be able to: it could ask by a name of its own that leads here (DNS rebinding), or send a form from another

@@ -1,4 +1,4 @@
-"""Who asks over HTTP, and what they may: operators (`superUserRoles`) everything, other roles read, nobody else anything.
+"""Identity of who asks over HTTP, and rights: operators (`superUserRoles`) everything, other roles read, nobody else anything.
 
 Without authentication everybody who reaches the port is an operator.
 """
@@ -69,7 +69,7 @@ def identify_askers(authentication: Authentication, now_ms: Callable[[], int], r
 
 
 def asker() -> Asker:
-    """Who asks what this task handles."""
+    """Return who asks what this task handles."""
     return _ASKER.get()
 
 

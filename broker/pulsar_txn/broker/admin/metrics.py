@@ -41,7 +41,7 @@ async def exposition(broker: Broker) -> AsyncIterator[str]:
 
 
 class _Totals:
-    """What all open topics have together, and those that took in most."""
+    """Totals of all open topics, and those that took in most."""
 
     def __init__(self) -> None:
         self.subscriptions = self.producers = self.consumers = self.messages_in = self.bytes_in = 0

@@ -1,4 +1,4 @@
-"""Which request to a broker goes where.
+"""Routes of requests to a broker.
 
 Paths and shapes are those of Pulsar's admin API, as far as official tools need them here. `identity` finds out who asks and
 what they may, and `guard` keeps the pages of other sites away.

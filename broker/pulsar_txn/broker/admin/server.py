@@ -41,7 +41,7 @@ class _Waiting(asyncio.Protocol):
         self._aborted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is early, or the side that takes it has come between the accepted connection and this call."""
+        """Take a connection that is early, or whose side has come between the accepted connection and this call."""
         self._transport = cast("asyncio.Transport", transport)
         if self._aborted:
             self._transport.abort()
@@ -65,7 +65,7 @@ class _Waiting(asyncio.Protocol):
                 protocol.data_received(data)
 
     def abort(self) -> None:
-        """Nobody will take it."""
+        """Abort it: nobody will take it."""
         self._aborted = True
         if self._transport is not None:
             self._transport.abort()
@@ -92,7 +92,7 @@ def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
 
 
 class Served(Protocol):
-    """What has a side over HTTP: a broker, or another server with the broker's keys for it."""
+    """Server that has a side over HTTP: a broker, or another server with the broker's keys for it."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -100,7 +100,7 @@ class Served(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What counts connections that were refused."""
+        """Return what counts connections that were refused."""
 
 
 MakeApp: TypeAlias = "Callable[[Any], web.Application]"

@@ -79,7 +79,10 @@ async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
 
 
 async def _topic_of(broker: Broker, name: str) -> AnyTopic | None:
-    """Nobody may have asked for it since a restart. One that cannot be opened keeps no other from being shown."""
+    """Open a topic, because nobody may have asked for it since a restart.
+
+    One that cannot be opened keeps no other from being shown.
+    """
     try:
         return await opened(broker, TopicName.parse(name))
     except Refusal:

@@ -1,4 +1,4 @@
-"""How a server that listens comes to its end, whatever it serves."""
+"""End of a server that listens, whatever it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all clients together may make this broker hold, and how often somebody met a limit.
+"""Limits of what all clients together may make this broker hold, and how often somebody met a limit.
 
 One object per broker. Limits of one connection, topic or subscription are checked where they are kept; they count here
 too, so that a metric tells which key is met. Every number is one of the configuration; 0 means no limit.
@@ -26,7 +26,7 @@ _RESERVED_DESCRIPTORS: Final = 256
 
 
 class LimitReached(Refusal):
-    """Somebody wants more than a key of the configuration allows. `key`: Pulsar's spelling."""
+    """Error: somebody wants more than a key of the configuration allows. `key`: Pulsar's spelling."""
 
     def __init__(self, key: str, what: str, code: ServerError = ServerError.TooManyRequests) -> None:
         super().__init__(code, f"{what}, as many as {key} allows; close some and retry, or raise that key")
@@ -133,7 +133,7 @@ class Limits:
         self.request_bytes += size
 
     def end_request(self, size: int) -> None:
-        """It was answered."""
+        """Note that it was answered."""
         self.requests -= 1
         self.request_bytes -= size
 
@@ -167,7 +167,7 @@ class Limits:
     # ---- long answers
 
     def check_list(self) -> None:
-        """Whether another list of topics may be made. Raises LimitReached while clients do not read those that were."""
+        """Check that another list of topics may be made. Raises LimitReached while clients do not read those that were."""
         most = self._config.max_topic_list_in_flight_heap_mem_size_mb << 20
         if most and self.list_bytes >= most:
             what = f"lists of {self.list_bytes} bytes wait for clients that do not read them"

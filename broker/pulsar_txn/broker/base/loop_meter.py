@@ -1,4 +1,4 @@
-"""How long the broker's loop is held: the turns in which it worked, and how late a timer comes, for metrics and one log line.
+"""Meter of the broker's loop: the turns in which it worked, and how late a timer comes, for metrics and one log line.
 
 While something holds the loop nobody else is served, so no turn should take more than ten milliseconds. Two things are
 measured, and neither costs anything per message. A *turn* begins when the first work is put off to its end and is over
@@ -120,7 +120,7 @@ class LoopMeter:
 
 
 def _name_of(work: Callable[[], None]) -> str:
-    """What a deferred call is, and whose."""
+    """Return what a deferred call is, and whose."""
     function: Any = work
     while isinstance(function, partial):
         function = function.func

@@ -1,4 +1,4 @@
-"""Where the broker runs: on Linux and macOS. This module imports nothing that another system does not have."""
+"""Platforms of the broker: Linux and macOS. This module imports nothing that another system does not have."""
 
 from __future__ import annotations
 

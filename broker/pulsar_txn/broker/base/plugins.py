@@ -1,4 +1,4 @@
-"""Which plug-in a configuration value means: a short name, an entry point's name, `module:Class`, or Pulsar's Java class.
+"""Plug-ins that configuration values mean: a short name, an entry point's name, `module:Class`, or Pulsar's Java class.
 
 transactionMetadataStoreProviderClassName     group pulsar_txn.coordinators         factory(tc_id)
 transactionBufferProviderClassName            group pulsar_txn.transaction_buffers  factory(topic, make_marker)

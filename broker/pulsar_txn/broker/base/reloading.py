@@ -21,7 +21,7 @@ _Stamp: TypeAlias = "tuple[int, int, int] | None"
 
 
 class Reloaded(Generic[T]):
-    """What `load` makes of `files`, anew when one of them has changed. `seconds`: between two looks at them.
+    """Value that `load` makes of `files`, anew when one of them has changed. `seconds`: between two looks at them.
 
     Making one raises what `load` raises: ConfigError.
     """

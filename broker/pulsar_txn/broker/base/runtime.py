@@ -36,7 +36,7 @@ class Listener(Protocol):
 
 
 class Runtime(Protocol):
-    """What the broker asks of the world."""
+    """Services that the broker asks of the world."""
 
     async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
         """Accept connections, each with a protocol of its own. Raises OSError (port in use, address not ours)."""

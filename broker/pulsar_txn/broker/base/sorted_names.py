@@ -97,7 +97,7 @@ class SortedNames:
 
 
 def count_of(pieces: Pieces) -> int:
-    """How many names are in pieces."""
+    """Return how many names are in pieces."""
     return sum(map(len, pieces))
 
 

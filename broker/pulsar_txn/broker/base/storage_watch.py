@@ -1,4 +1,4 @@
-"""Whether the storage still answers: a disk that hangs fails nothing, and confirms nothing either.
+"""Watch over whether the storage still answers: a disk that hangs fails nothing, and confirms nothing either.
 
 It decides when a wait is too long, and says so once, in the log and to whoever asks about health. It never ends anything: what
 hangs may go on.
@@ -41,7 +41,10 @@ class StorageWatch:
         return now - self._since
 
     def complaint(self) -> str | None:
-        """What is wrong, as a sentence; None while all is well. The log hears of each change, whoever notices it first."""
+        """Complaint about what is wrong, as a sentence; None while all is well.
+
+        The log hears of each change, whoever notices it first.
+        """
         seconds = self.stalled_seconds
         stalls = 0 < self._most <= seconds
         text = f"the storage has confirmed nothing for {seconds:.0f} s, and writes wait for it (storageStallTimeoutInSeconds)"

@@ -1,4 +1,4 @@
-"""What is put off to the end of a loop turn: dispatching, deadlines, and one write per connection.
+"""Work that is put off to the end of a loop turn: dispatching, deadlines, and one write per connection.
 
 Confirmations of the ledger arrive in groups, one call per log. Each of them may wake many dispatchers and answer many
 requests; all of that is carried out once per loop turn: first the deferred work, then one write for each connection
@@ -42,7 +42,7 @@ class TakesPart(Protocol):
 
     @property
     def host(self) -> InTurn:
-        """What enters, at most once in a turn."""
+        """Return what enters, at most once in a turn."""
 
     def look(self) -> None:
         """The turn ends: look at what is due."""

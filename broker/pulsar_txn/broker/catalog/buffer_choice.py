@@ -1,4 +1,4 @@
-"""Which transaction buffer a topic has: by its name or namespace when it is made, and the same one for ever after.
+"""Choice of a topic's transaction buffer: by its name or namespace when it is made, and the same one for ever after.
 
 What a topic's log means depends on its buffer: to the half-topic buffer every entry is for readers, to the in-topic one an
 entry may belong to an aborted transaction. So a choice that differs from the in-topic buffer is noted with the topic.
@@ -35,7 +35,7 @@ class BufferChoice:
             plugins.resolve(plugins.TRANSACTION_BUFFERS, value)
 
     async def factory(self, topic: TopicName, *, is_new: bool) -> Callable[..., Any]:
-        """What makes the topic's buffer. Notes the choice of a new topic, durably. Raises LedgerError, PluginError."""
+        """Return what makes the topic's buffer. Notes the choice of a new topic, durably. Raises LedgerError, PluginError."""
         path = _NOTES + log_name(topic)
         noted = await self._metadata.get(path)
         if noted is not None:

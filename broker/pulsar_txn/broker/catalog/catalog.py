@@ -1,4 +1,4 @@
-"""What there is: topics, partition counts, schemas, topic epochs, producer names; all in the metadata store.
+"""Catalog of what there is: topics, partition counts, schemas, topic epochs, producer names; all in the metadata store.
 
 Paths are Pulsar's own, so that another provider of the store may be shared with a Pulsar cluster's tools.
 """

@@ -1,4 +1,4 @@
-"""Which persistent topics there are, by namespace: kept while they come and go, so that a list need not look at every log.
+"""Index of persistent topics, by namespace: kept while they come and go, so that a list need not look at every log.
 
 The store has the truth. The index is made of it at the start and follows every change, for this broker is the only one
 that changes the store. Nothing of the transaction machinery is in it.
@@ -81,7 +81,7 @@ class TopicIndex:
         return _NONE if found is None else found.partitioned.pieces(after)
 
     def count(self, tenant: str, namespace: str) -> int:
-        """How many topics and partitions of a namespace have a log."""
+        """Return how many topics and partitions of a namespace have a log."""
         found = self._find(tenant, namespace)
         return 0 if found is None else len(found.topics)
 

@@ -29,7 +29,7 @@ _CHANGES_AT_ONCE: Final = 5000
 
 
 def pattern_of(text: str, max_length: int) -> Matches:
-    """Whether a full topic name matches a pattern, wholly and without its scheme, which a pattern may have or not.
+    """True if a full topic name matches a pattern, wholly and without its scheme, which a pattern may have or not.
 
     Refusals: NotAllowedError (longer than `max_length`), InvalidTopicName (not a regular expression that RE2 takes).
     """
@@ -50,7 +50,7 @@ def pattern_of(text: str, max_length: int) -> Matches:
 
 
 async def hash_of_pieces(pieces: Pieces, budget: LoopBudget) -> str:
-    """What a list of topics is compared by, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
+    """Return what a list of topics is compared by, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
     value, comma = 0, b""
     async for piece in budget.each(pieces, at_a_time=1):
         value = crc32c(comma + ",".join(piece).encode(), value)
@@ -76,7 +76,7 @@ class Connection(Protocol):
 
 
 class Watcher:
-    """Who watches one list. `topics`: the names that the client knows. `seen`: how many changes it heard of, None: none yet."""
+    """Watcher of one list. `topics`: the names that the client knows. `seen`: how many changes it heard of, None: none yet."""
 
     def __init__(self, connection: Connection, watcher_id: int, namespace: tuple[str, str], matches: Matches) -> None:
         self.connection = connection
@@ -110,7 +110,7 @@ class _Namespace:
 
 
 class TopicLists:
-    """Who watches which namespace. Nothing is looked at while nobody watches."""
+    """Watchers by namespace. Nothing is looked at while nobody watches."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class TopicLists:
                 raise LimitReached(key, f"{who} {limit} lists of topics")
 
     def close(self, connection: Connection, watcher_id: int) -> None:
-        """Nobody watches any more; no error when nobody did."""
+        """Close it, for nobody watches any more; no error when nobody did."""
         of_connection = self._of.get(connection, {})
         watcher = of_connection.pop(watcher_id, None)
         if not of_connection:

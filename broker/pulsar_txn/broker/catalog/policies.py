@@ -1,4 +1,4 @@
-"""What a namespace asks of its topics, and what holds for a topic in the end.
+"""Policies that a namespace asks of its topics, and what holds for a topic in the end.
 
 Policies are kept in the metadata store under Pulsar's path with Pulsar's keys; keys that are not obeyed here are kept as well.
 """
@@ -25,7 +25,7 @@ _ALWAYS: Final = {"public": {"default"}, "pulsar": {"system"}}
 
 @attrs.frozen
 class TopicRules:
-    """What holds for a topic now: the broker's settings, as far as its namespace does not say otherwise.
+    """Rules that hold for a topic now: the broker's settings, as far as its namespace does not say otherwise.
 
     `max_delay_ms` 0: no limit. `delay_tick_ms`: delayed messages are given out in steps of so much, never early.
     """
@@ -54,7 +54,7 @@ class TopicRules:
 
 
 class Namespaces:
-    """Which tenants and namespaces there are, and their policies. Every name may be used without being made."""
+    """Tenants and namespaces, and their policies. Every name may be used without being made."""
 
     def __init__(self, store: LogStore, config: BrokerConfig, index: TopicIndex) -> None:
         self._index = index
@@ -77,13 +77,13 @@ class Namespaces:
         return await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}") is not None
 
     async def policies(self, tenant: str, namespace: str) -> dict[str, Any]:
-        """What is stored; empty for a namespace that nobody made."""
+        """Return what is stored; empty for a namespace that nobody made."""
         stored = await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}")
         found: dict[str, Any] = {} if stored is None else json.loads(stored.data)
         return found
 
     async def rules(self, tenant: str, namespace: str) -> TopicRules:
-        """What holds for the topics of a namespace."""
+        """Return what holds for the topics of a namespace."""
         return TopicRules.of(self._config, await self.policies(tenant, namespace))
 
     async def put_policies(self, tenant: str, namespace: str, policies: Mapping[str, Any]) -> None:

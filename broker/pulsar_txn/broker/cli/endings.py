@@ -1,4 +1,4 @@
-"""How a command ends because of an error. It knows the errors of all rooms, so it is imported only when there is one."""
+"""Ends of commands because of an error. It knows the errors of all rooms, so it is imported only when there is one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STORE: Final = (StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported)
 
 
 def ending_of(error: Exception) -> Ending | None:
-    """How the process ends because of `error`; None for what only a bug raises."""
+    """Return how the process ends because of `error`; None for what only a bug raises."""
     match error:
         case ConfigError() | PluginError():
             return Ending(USAGE, str(error))

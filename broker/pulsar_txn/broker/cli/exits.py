@@ -1,4 +1,4 @@
-"""What the process ends with, and the sentence that goes with it. The table is in docs/configuration.md."""
+"""Exit codes of the process, and the sentence that goes with each. The table is in docs/configuration.md."""
 
 from __future__ import annotations
 

@@ -26,16 +26,16 @@ _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 
 class Serves(Protocol):
-    """What a process serves."""
+    """Server that a process runs."""
 
     async def start(self) -> None:
         """Serve from now on. Raises Ending, and LedgerError."""
 
     def facts(self) -> dict[str, Any]:
-        """What the ready file says."""
+        """Return what the ready file says."""
 
     def ready_line(self) -> str:
-        """What standard output says once it serves."""
+        """Return what standard output says once it serves."""
 
     async def storage_failed(self) -> Exception:
         """Return when nothing can be stored any more."""

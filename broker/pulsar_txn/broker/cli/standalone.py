@@ -167,7 +167,7 @@ class Process:
         await self._standalone.close()
 
     def ready_line(self) -> str:
-        """Where it listens, and what it has."""
+        """Return where it listens, and what it has."""
         facts = self.facts()
         where = " and ".join(filter(None, (facts["serviceUrl"], facts["serviceUrlTls"])))
         place = f" in {facts['data']}" if facts["data"] else ""

@@ -104,7 +104,7 @@ def _line(txn_id: str, txn: dict[str, Any]) -> str:
 
 
 def _beside(txn: dict[str, Any]) -> Iterator[str]:
-    """What only our servers tell."""
+    """Return what only our servers tell."""
     if txn.get("prepared"):
         prepared = datetime.fromtimestamp(txn["modifiedAt"] / 1000, UTC).isoformat(timespec="milliseconds")
         yield f"prepared {prepared}, waits for its end"

@@ -122,7 +122,7 @@ async def _initial(topic: Any, body: Any) -> Position:
 
 
 def _start_of(topic: Topic, message_id: Any) -> Position:
-    """Where a reader starts: before the entry it names. The client skips what it does not want of it; stock does the same,
+    """Start of a reader: before the entry it names. The client skips what it does not want of it; stock does the same,
     and the official client counts on it to read from a message on, the message included."""
     ledger_id, entry_id = signed64(message_id.ledgerId), signed64(message_id.entryId)
     if entry_id >= 0:
@@ -241,7 +241,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
 
 
 async def _halves(topic: Topic) -> dict[str, pb.MessageIdData]:
-    """What waits beside the topic. What does not wait any more is durable in the topic when this returns."""
+    """Return what waits beside the topic. What does not wait any more is durable in the topic when this returns."""
     waiting = topic.buffer.waiting()
     if waiting is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the transaction commands need of a client and of its server: not more, so that another server can carry them out."""
+"""Needs of the transaction commands of a client and of its server: not more, so that another server can carry them out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TxnSession(Protocol):
 
     @property
     def connection(self) -> Answering:
-        """Where it is answered."""
+        """Return where it is answered."""
 
     @property
     def services(self) -> Coordinating:

@@ -1,4 +1,4 @@
-"""What the coordinators lose with a connection."""
+"""Loss of a connection, as the coordinators see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose transaction a SEND or an ACK names. Ids are counters that anybody can guess, so a participant cannot tell from them.
+"""Owners of transactions in SEND and ACK. Ids are counters that anybody can guess, so a participant cannot tell from them.
 
 A client without a principal is not asked: then nobody is. What belongs to another role is refused as what does not exist.
 """
@@ -13,7 +13,7 @@ from .session import Session
 
 
 def foreign_in(session: Session, txn_id: TxnId, participant: str) -> Refusal | None:
-    """Why a client with a principal may not write in a transaction; None: it is its own.
+    """Return why a client with a principal may not write in a transaction; None: it is its own.
 
     `participant`: what the refusal of the participant itself says of a transaction that does not exist.
     """

@@ -49,7 +49,7 @@ def _end(session: Session, response: str, body: Any, topic: str, subscription: s
 
 
 def _asked(session: Session, body: Any, topic: str) -> tuple[TxnId, TxnAction, str]:
-    """What is to end, how, and where. Raises Refusal."""
+    """Return what is to end, how, and where. Raises Refusal."""
     services = session.services
     if not services.config.external_transaction_coordinators_enabled:
         text = "participants are told by this broker's own coordinators only; set externalTransactionCoordinatorsEnabled=true"

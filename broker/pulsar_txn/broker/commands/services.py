@@ -1,4 +1,7 @@
-"""What the commands ask of the broker. They see this protocol only, so they can be read and tested without the broker."""
+"""Services that the commands ask of the broker.
+
+They see this protocol only, so they can be read and tested without the broker.
+"""
 
 from __future__ import annotations
 

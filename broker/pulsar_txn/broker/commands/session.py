@@ -1,4 +1,4 @@
-"""What one client has here: its producers, its consumers, and who it is.
+"""Session of one client: its producers, its consumers, and who it is.
 
 Its connection moves bytes; the session knows what they mean.
 """

@@ -23,7 +23,7 @@ _UUID_BYTES: Final = 128
 
 
 class Chunks:
-    """Who gets the chunks of which message, and those that wait for their consumer."""
+    """Consumers that get the chunks of messages, and those chunks that wait for their consumer."""
 
     def __init__(self) -> None:
         self._takers: OrderedDict[bytes, Consumer] = OrderedDict()
@@ -46,7 +46,10 @@ class Chunks:
         consumers: Sequence[Consumer],
         can_take: Callable[[Consumer], bool],
     ) -> Consumer | None:
-        """Who gets this chunk; None when it has to wait. `chosen`: whose turn it is, and who gets a message that begins."""
+        """The consumer that gets this chunk; None when it has to wait.
+
+        `chosen`: whose turn it is, and who gets a message that begins.
+        """
         uuid = (hints.chunk_of or b"")[:_UUID_BYTES]
         taker = self._takers.get(uuid)
         if hints.chunk_id <= 0 or taker is None or taker not in consumers:

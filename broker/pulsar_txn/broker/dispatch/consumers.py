@@ -32,18 +32,18 @@ class ConsumerOwner(Protocol):
 
 
 class ConsumerCursor(Protocol):
-    """Where a subscription is."""
+    """Cursor of a subscription."""
 
     @property
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged."""
 
     def backlog(self) -> int:
-        """How many entries are not."""
+        """Return how many entries are not."""
 
 
 class ConsumerDispatcher(Protocol):
-    """Who sends messages to a consumer."""
+    """Dispatcher that sends messages to a consumer."""
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -53,7 +53,7 @@ class ConsumerDispatcher(Protocol):
 
 
 class BatchSizes(Protocol):
-    """Who reads acknowledgements, and knows sizes of batches for that."""
+    """Reader of acknowledgements, which knows sizes of batches for that."""
 
     def batch_delivered(self, position: Position, size: int) -> None:
         """A batch was sent."""
@@ -94,15 +94,15 @@ class ConsumerSubscription(Protocol):
 
     @property
     def cursor(self) -> ConsumerCursor:
-        """Where it is."""
+        """Return where it is."""
 
     @property
     def dispatcher(self) -> ConsumerDispatcher:
-        """Who sends."""
+        """Return who sends."""
 
     @property
     def reader(self) -> BatchSizes:
-        """Who reads acknowledgements."""
+        """Return who reads acknowledgements."""
 
     def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
         """An ACK outside transactions."""

@@ -97,7 +97,7 @@ class DelayedPositions:
         return dropped
 
     def next_ms(self) -> int | None:
-        """When something may go out, or has to be looked up; None when nothing waits."""
+        """Return when something may go out, or has to be looked up; None when nothing waits."""
         ticks = [each for each in (self._first_tick(), self._forgotten) if each is not None]
         return min(ticks) * self._tick_ms if ticks else None
 

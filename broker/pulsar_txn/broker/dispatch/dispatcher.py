@@ -38,7 +38,7 @@ _SINGLE: Final[Delivery] = (1, 1, None, 0)
 
 
 class Dispatcher(abc.ABC):
-    """What all kinds have in common: position, replay, reading, filtering."""
+    """Part that all kinds have in common: position, replay, reading, filtering."""
 
     individual: bool = False
     """Whether consumers settle entries one by one (Shared, Key_Shared)."""
@@ -168,7 +168,7 @@ class Dispatcher(abc.ABC):
         consumer.send(position, data, messages, ack_set, batch_size, 0)
 
     def _prepare(self, position: Position, data: bytes, indexes: int | None) -> Delivery | None:
-        """What of an entry may be delivered: None for markers, aborted data, and what is acknowledged or pending."""
+        """Return what of an entry may be delivered: None for markers, aborted data, and what is acknowledged or pending."""
         subscription = self.subscription
         cursor = subscription.cursor
         if cursor.is_deleted(position):
@@ -278,7 +278,7 @@ class SingleActiveDispatcher(Dispatcher):
             self.rewind()
 
     def settled(self, position: Position, indexes: int | None) -> None:
-        """Nobody holds anything here: the cursor says it all."""
+        """Do nothing: nobody holds anything here, and the cursor says it all."""
 
     def acknowledged_by(self, consumer: Consumer, first: Position) -> None:
         """A consumer acknowledged something, `first` at the earliest. One that lost its place may still do so."""

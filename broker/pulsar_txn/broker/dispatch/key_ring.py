@@ -1,4 +1,4 @@
-"""Who owns which slots of the key space: by a hash ring of the consumers' names, or by the ranges that they asked for.
+"""Owners of the slots of the key space: by a hash ring of the consumers' names, or by the ranges that they asked for.
 
 Both cost a consumer that comes or goes its own points or ranges, not those of all others: three hundred consumers of one
 connection leave at once when it breaks.
@@ -36,7 +36,7 @@ class SlotOwners(Protocol):
         """A consumer went."""
 
     def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is; None when it is nobody's."""
+        """Return whose slot it is; None when it is nobody's."""
 
 
 class HashRing:
@@ -91,7 +91,7 @@ class HashRing:
             self._empty = 0
 
     def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is."""
+        """Return whose slot it is."""
         if self._gone:
             self._clean()
         slots, at = self._slots, self._at

@@ -46,7 +46,10 @@ class Replay:
         return None
 
     def discard(self, position: Position) -> None:
-        """It was delivered, or is not needed any more. It leaves a heap when it is the first there, or with many others."""
+        """Discard an entry that was delivered, or is not needed any more.
+
+        It leaves a heap when it is the first there, or with many others.
+        """
         self.waiting.pop(position, None)
         self._discarded += 1
         if self._discarded > _MOST_DISCARDED and self._discarded > len(self.waiting):

@@ -43,7 +43,7 @@ class SharedDispatcher(Dispatcher):
         self.wake()
 
     def remove(self, consumer: Consumer) -> None:
-        """What it held goes to the others."""
+        """Give what it held to the others."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -65,7 +65,7 @@ class SharedDispatcher(Dispatcher):
         self._return(consumer, iter(list(consumer.unacked)) if positions is None else positions)
 
     def release(self, position: Position, indexes: int | None) -> None:
-        """What a transaction gave back is nobody's until it is delivered again."""
+        """Take back what a transaction gave: it is nobody's until it is delivered again."""
         for consumer, part in self._holding(position, indexes):
             self._settle(consumer, position, part)
         super().release(position, indexes)
@@ -96,7 +96,7 @@ class SharedDispatcher(Dispatcher):
             self.wake()
 
     def _holding(self, position: Position, indexes: int | None) -> list[tuple[Consumer, int | None]]:
-        """Who holds (a part of) an entry, and which of `indexes` (None: all) to look for there.
+        """Return who holds (a part of) an entry, and which of `indexes` (None: all) to look for there.
 
         The holder that was found last is asked first: acknowledgements come in runs, and consumers may be many.
         """
@@ -118,7 +118,7 @@ class SharedDispatcher(Dispatcher):
         self.unacked_count -= before - consumer.unacked_count
 
     def rewind(self) -> None:
-        """Nobody holds anything any more."""
+        """Go back: nobody holds anything any more."""
         for consumer in self.consumers:
             for position in list(consumer.unacked):
                 consumer.settle(position, None)
@@ -130,7 +130,7 @@ class SharedDispatcher(Dispatcher):
         super().rewind()
 
     def _return(self, consumer: Consumer, positions: Iterator[Position]) -> None:
-        """What a consumer gives back is delivered again, taken back so many in a turn.
+        """Deliver again what a consumer gives back, taken back so many in a turn.
 
         Meanwhile the consumer gets nothing, so that it has in its hands what it is sent after it gave everything back.
         """

@@ -1,4 +1,4 @@
-"""What waits in a Key_Shared subscription, by slot and by the consumer that the slot belongs to.
+"""Entries that wait in a Key_Shared subscription, by slot and by the consumer that the slot belongs to.
 
 Of each slot the earliest position is announced to the slot's owner; so a dispatcher finds what a consumer may take without
 looking at what all others wait for. A slot that another consumer still holds entries of is put aside until it is released.
@@ -82,7 +82,7 @@ class SlotReplay(Replay):
         return None
 
     def indexes_of(self, position: Position) -> int | None:
-        """Which batch indexes of a waiting entry to deliver (None: whatever is not settled)."""
+        """Return which batch indexes of a waiting entry to deliver (None: whatever is not settled)."""
         return self.waiting[position]
 
     def hold(self, slot: int) -> None:
@@ -90,7 +90,7 @@ class SlotReplay(Replay):
         self._held.add(slot)
 
     def release(self, slot: int) -> None:
-        """Nobody holds entries of a slot any more."""
+        """Release a slot of which nobody holds entries any more."""
         if slot in self._held:
             self._held.discard(slot)
             head = self._head(slot)

@@ -1,4 +1,4 @@
-"""What dispatchers read of a subscription and its topic. They see no more of them than this."""
+"""Views of dispatchers of a subscription and its topic. They see no more of them than this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_txn.wire.topics import TopicName
 
 
 class Source(Protocol):
-    """What a dispatcher reads: the topic's log, or its compacted copy followed by the rest of the log."""
+    """Source that a dispatcher reads: the topic's log, or its compacted copy followed by the rest of the log."""
 
     def next_position(self, position: Position) -> Position:
         """The position to be read after this one."""
@@ -34,14 +34,14 @@ class CompactedCopy(Protocol):
 
 
 class HiddenEntries(Protocol):
-    """What a topic's transaction buffer knows of its entries."""
+    """Knowledge of a topic's transaction buffer about its entries."""
 
     def is_hidden(self, position: Position, header: EntryHeader) -> bool:
         """True if readers must not see an entry: a marker, or data of a transaction that was aborted."""
 
 
 class PendingEntries(Protocol):
-    """What a subscription's pending-ack handle knows of its entries."""
+    """Knowledge of a subscription's pending-ack handle about its entries."""
 
     def pending(self, position: Position) -> int:
         """The batch indexes of an entry that transactions hold, as a bit set: 0 for nothing, WHOLE_ENTRY for all of them."""
@@ -55,7 +55,7 @@ class SkippedEntries(Protocol):
         """Those that are not acknowledged yet."""
 
     def hide(self, position: Position) -> None:
-        """Nobody gets this entry."""
+        """Hide this entry: nobody gets it."""
 
 
 class SkippedSet(Protocol):
@@ -66,7 +66,7 @@ class SkippedSet(Protocol):
 
 
 class TopicView(Protocol):
-    """What a dispatcher reads of a topic. `published`: the last position that readers may see."""
+    """Topic, as far as a dispatcher reads it. `published`: the last position that readers may see."""
 
     @property
     def name(self) -> TopicName:
@@ -82,7 +82,7 @@ class TopicView(Protocol):
 
     @property
     def rules(self) -> TopicRules:
-        """What its namespace asks of it."""
+        """Return what its namespace asks of it."""
 
     @property
     def serving(self) -> bool:
@@ -106,7 +106,7 @@ class TopicView(Protocol):
 
 
 class SubscriptionView(Protocol):
-    """What a dispatcher reads of its subscription, and how it says that it cannot go on."""
+    """Subscription, as far as its dispatcher reads it, and how it says that it cannot go on."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class SubscriptionView(Protocol):
 
     @property
     def moves(self) -> SkippedEntries:
-        """What moves its cursor."""
+        """Return what moves its cursor."""
 
     @property
     def pending_ack(self) -> PendingEntries | None:

@@ -1,4 +1,4 @@
-"""What commands need of a connection, so that one which cuts and sends its bytes in another way can carry them out too."""
+"""Connection, as far as commands need it, so that one which cuts and sends its bytes in another way can carry them out too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Answering(Protocol):
 
     @property
     def peer(self) -> str:
-        """Who it is, for logs."""
+        """Return who it is, for logs."""
 
     @property
     def connected(self) -> bool:

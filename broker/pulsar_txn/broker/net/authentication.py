@@ -1,4 +1,4 @@
-"""Who a client is: tokens and client certificates, checked with Pulsar's configuration keys.
+"""Authentication of clients: tokens and client certificates, checked with Pulsar's configuration keys.
 
 A role comes out, which is the owner of the transactions that the client begins. What a role may do is said of operators alone:
 `superUserRoles` may end the transactions of others, and administrate.
@@ -69,7 +69,7 @@ class Authentication:
 
 
 def authentication_of(keys: AuthenticationKeys) -> Authentication:
-    """What a configuration says. ConfigError."""
+    """Return what a configuration says. ConfigError."""
     if not keys.authentication_enabled:
         return Authentication({})
     named = names_in(keys.authentication_providers)

@@ -37,7 +37,7 @@ Refused: TypeAlias = "Callable[[bytes, ServerError, str], bytes]"
 
 
 class Server(Protocol):
-    """What all connections of one server share."""
+    """State that all connections of one server share."""
 
     config: BrokerConfig
     turn: Turn
@@ -53,7 +53,7 @@ class Server(Protocol):
 
 
 class Session(Protocol):
-    """What a server keeps for one client, and how it takes the client's commands, by their type.
+    """Session that a server keeps for one client, which takes the client's commands, by their type.
 
     `frames` and `requests` take whole frames, `commands` the body of the command.
     """
@@ -90,10 +90,10 @@ class _NoSession:
     is_busy = False
 
     def writable_changed(self, *, writable: bool) -> None:
-        """Nobody waits."""
+        """Do nothing: nobody waits."""
 
     def ended(self) -> None:
-        """It has."""
+        """Do nothing: it has ended."""
 
 
 CONNECT: Final = int(pb.BaseCommand.CONNECT)
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         self.end_request()
 
     def end_request(self) -> None:
-        """It is answered."""
+        """Note that it is answered."""
         self._intake.requests -= 1
         if self._intake.reasons:
             self._fewer_requests()

@@ -109,7 +109,7 @@ def _give(transport: asyncio.Transport, said: list[bytes]) -> None:
 
 
 class _Early(asyncio.Protocol):
-    """What comes together with the end of a handshake is kept for the protocol that goes on."""
+    """Protocol that keeps what comes together with the end of a handshake for the one that goes on."""
 
     def __init__(self) -> None:
         self._said: list[bytes] = []
@@ -120,7 +120,7 @@ class _Early(asyncio.Protocol):
         self._said.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody will go on."""
+        """Give up: nobody will go on."""
         self._ended = True
 
     def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:

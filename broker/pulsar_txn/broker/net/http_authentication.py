@@ -1,4 +1,4 @@
-"""Who asks over HTTP: the providers of the binary port, with the headers and the certificate of each request."""
+"""Authentication over HTTP: the providers of the binary port, with the headers and the certificate of each request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEARER: Final = "bearer"
 
 @attrs.frozen
 class Asker:
-    """Who asks: the role (None without authentication), and whether it may administrate (everybody, without authentication)."""
+    """Asker over HTTP: its role (None without authentication), and whether it may administrate (without it everybody)."""
 
     role: str | None
     superuser: bool
@@ -36,7 +36,7 @@ def asker_of(
     certificate: Mapping[str, Any] | None,
     now: float,
 ) -> Asker:
-    """Who asks. Raises Refusal AuthenticationError, whose text never has what was given.
+    """Return who asks. Raises Refusal AuthenticationError, whose text never has what was given.
 
     `authorization`: the values of the headers of that name. A token counts before the certificate of the connection. `now`:
     seconds since the epoch; a connection may be older than what it was opened with.

@@ -1,4 +1,4 @@
-"""What comes from a client's socket: cut into frames, handed on a few at a time, and not read while there is a reason.
+"""Intake of a client's socket: cut into frames, handed on a few at a time, and not read while there is a reason.
 
 Frames that arrived in the same segment as the last one that could be taken wait here, and nothing more is read before
 they are done. So a limit holds exactly, whatever a client sends at once, and no client has the loop for long.

@@ -1,4 +1,4 @@
-"""How a client proves who it is, again and again: at CONNECT, and before what it showed expires."""
+"""Proofs of who a client is, again and again: at CONNECT, and before what it showed expires."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _endpoint(url: str) -> str:
 
 
 class Introduced(Protocol):
-    """What is known of a client from its credentials."""
+    """Knowledge of a client from its credentials."""
 
     principal: str | None
     superuser: bool

@@ -1,4 +1,4 @@
-"""What a proof of who somebody is comes to: a role, or a refusal."""
+"""Result of a proof of who somebody is: a role, or a refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_txn.wire.secret_text import Secret
 
 @attrs.frozen
 class Authenticated:
-    """Who it is, and until when that is known (seconds since the epoch; None: as long as the connection lasts)."""
+    """Identity of a client, and until when that is known (seconds since the epoch; None: as long as the connection lasts)."""
 
     role: str
     expires: float | None = None

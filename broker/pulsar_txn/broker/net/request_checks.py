@@ -1,4 +1,4 @@
-"""How long the texts and lists of a request may be: before anything of it is carried out, whatever its kind."""
+"""Limits of the texts and lists of a request, checked before anything of it is carried out, whatever its kind."""
 
 from __future__ import annotations
 

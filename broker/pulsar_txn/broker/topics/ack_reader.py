@@ -1,4 +1,4 @@
-"""Which messages an ACK names, judged by the entries themselves and not by what the client says of them.
+"""Messages that an ACK names, judged by the entries themselves and not by what the client says of them.
 
 A client may say any batch size, any index, any position. The size of a batch is what its entry says; sizes of delivered
 batches are remembered, so that an acknowledgement costs no read. Where one is not remembered, the entry is read first.
@@ -113,7 +113,7 @@ class AckReader:
                     self.batch_delivered(position, 0)
 
     def admitted(self, whole: list[Position], parts: list[AckItem], *, strict: bool) -> tuple[list[Position], list[AckItem]]:
-        """What of it may still be held: all, or with too much held already, what adds nothing.
+        """Return what of it may still be held: all, or with too much held already, what adds nothing.
 
         Refusal TooManyRequests, when `strict`, when that is not all.
         """

@@ -1,4 +1,4 @@
-"""What a subscription has acknowledged for good: a place that no open transaction can still change, and who changed it last."""
+"""Committed position of a subscription: a place that no open transaction can still change, and who changed it last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction sees in an entry: keys, and whether there is a payload; and an entry with some of its messages taken out."""
+"""Entries as compaction sees them: keys, and whether there is a payload; and an entry with some of its messages taken out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_BATCH_BYTES: Final = 64 << 20
 
 
 class Chunk(NamedTuple):
-    """Which message an entry is a part of."""
+    """Chunk of a message that an entry is."""
 
     uuid: bytes
     is_last: bool

@@ -88,7 +88,7 @@ class Copies(Protocol):
 
 
 class CompactedSource:
-    """What a dispatcher reads: up to the horizon the copy, after it the topic's log. Without a copy: the log."""
+    """Source that a dispatcher reads: up to the horizon the copy, after it the topic's log. Without a copy: the log."""
 
     def __init__(self, log: Log, copies: Copies) -> None:
         self._log = log

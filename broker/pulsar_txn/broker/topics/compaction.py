@@ -42,13 +42,13 @@ def compacted_log_names(topic: TopicName) -> tuple[str, str]:
 
 
 class Stores(Protocol):
-    """Where logs are."""
+    """Stores of logs."""
 
     store: LogStore
 
 
 class Compactable(Protocol):
-    """What compaction reads of its topic."""
+    """Topic, as far as compaction reads it."""
 
     @property
     def name(self) -> TopicName:

@@ -1,4 +1,4 @@
-"""What moves a subscription's cursor: acknowledgements, and the entries that nobody acknowledges.
+"""Moves of a subscription's cursor: acknowledgements, and the entries that nobody acknowledges.
 
 Markers and aborted entries go to no consumer. They are acknowledged on its behalf, but together with the acknowledgement
 next to them: their positions are remembered (`hidden`) when the dispatcher passes them, and join the change of the cursor

@@ -32,7 +32,7 @@ class MemoryCursor:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the owner stored with the cursor; a copy."""
+        """Return what the owner stored with the cursor; a copy."""
         return dict(self._properties)
 
     @property

@@ -31,7 +31,7 @@ class _NothingStored:
         return 0
 
     def batch_delivered(self, position: Position, size: int) -> None:
-        """What is acknowledged does not matter."""
+        """Do nothing: what is acknowledged does not matter."""
 
 
 class _NothingReplayed:

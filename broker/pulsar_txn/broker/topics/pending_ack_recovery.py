@@ -21,7 +21,7 @@ _LAST_RETRY_SECONDS: Final = 60.0
 
 
 class Recoverable(Protocol):
-    """What the recovery asks of a subscription. `host`: of its pending acks, None until they are open."""
+    """Subscription, as far as the recovery asks it. `host`: of its pending acks, None until they are open."""
 
     failure: Exception | None
 

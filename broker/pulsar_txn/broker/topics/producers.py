@@ -54,10 +54,10 @@ class PublishedTopic(Protocol):
 
     @property
     def producers(self) -> ProducerSet:
-        """Who publishes there."""
+        """Return who publishes there."""
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """Where a producer of this name goes on; -1: it begins."""
+        """Return where a producer of this name goes on; -1: it begins."""
 
     def publish(
         self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes
@@ -109,7 +109,7 @@ Ready: TypeAlias = "Callable[[Refusal | None], None]"
 
 
 class ProducerSet:
-    """Who publishes to one topic now.
+    """Producers that publish to one topic now.
 
     `limit`: producers of the topic, those that wait included; `max_waiting`: those that wait for it. 0: no limit.
     """

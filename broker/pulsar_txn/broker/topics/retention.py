@@ -1,4 +1,4 @@
-"""When acknowledged entries of a topic go (Pulsar's rule: whole ledgers, when every durable subscription is through).
+"""Retention of the acknowledged entries of a topic (Pulsar's rule: whole ledgers, when every durable subscription is through).
 
 Our logs have no ledgers that roll, so a topic cuts itself in its mind: a cut is made after so many entries, bytes or minutes
 (Pulsar's `managedLedger…` keys), and only up to a cut anything is trimmed. So a reader that comes a little later still finds
@@ -87,7 +87,7 @@ class Retention:
         return before
 
     def _expired(self, now_ms: int, acknowledged: Position) -> int:
-        """How many of the oldest cuts may go: too old, or more is kept than retention asks for (0 and 0: nothing is kept)."""
+        """Oldest cuts that may go, counted: too old, or more is kept than retention asks for (0 and 0: nothing is kept)."""
         kept = sum(size for position, _, size in self._cuts if position <= acknowledged)
         count = 0
         for position, made_ms, size in self._cuts:

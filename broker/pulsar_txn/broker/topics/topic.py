@@ -42,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TopicHome(Protocol):
-    """What a topic asks of its broker."""
+    """Broker, as far as a topic asks it."""
 
     config: BrokerConfig
     turn: Turn
@@ -152,7 +152,7 @@ class Topic:
 
     @property
     def published(self) -> Position:
-        """What dispatchers may read up to."""
+        """Return what dispatchers may read up to."""
         return self.host.published
 
     # ---- publishing
@@ -261,7 +261,7 @@ class Topic:
                     self.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """Where a producer of this name goes on: the highest sequence id that is known of it; -1: it begins.
+        """Return where a producer of this name goes on: the highest sequence id that is known of it; -1: it begins.
 
         Without deduplication only what it has in open transactions is known.
         """

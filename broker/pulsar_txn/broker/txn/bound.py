@@ -27,7 +27,7 @@ Abort: TypeAlias = Callable[[TxnId, Owner], bool]
 
 
 class Bound:
-    """What one connection has. `is_over`: it has ended, or is not to end anything any more."""
+    """Transactions of one connection. `is_over`: it has ended, or is not to end anything any more."""
 
     __slots__ = ("aborts", "is_over", "transactions")
 
@@ -50,7 +50,7 @@ class BoundTransactions:
         self._stopped = False
 
     def bind(self, txn_id: TxnId, owner: Owner, bound: Bound) -> None:
-        """It ends with this connection, and with no other one any more. A connection that is gone ends it at once."""
+        """Bind it: it ends with this connection, and with no other one any more. A connection that is gone ends it at once."""
         if bound.is_over:
             if bound.aborts:
                 self._end([(txn_id, owner)])

@@ -42,7 +42,7 @@ _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
 
 
 class TopicView(Protocol):
-    """What the host tells its topic."""
+    """Topic, as far as the host tells it."""
 
     def entry_applied(self, header: EntryHeader) -> None:
         """A data entry was appended, or folded in recovery."""
@@ -57,7 +57,7 @@ class TopicView(Protocol):
         """Sends that waited for a verification may go on."""
 
     def snapshot_state(self) -> bytes:
-        """What the topic remembers beside its buffer."""
+        """Return what the topic remembers beside its buffer."""
 
     def restore_state(self, data: bytes) -> None:
         """The inverse."""

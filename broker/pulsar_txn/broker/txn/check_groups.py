@@ -51,7 +51,7 @@ class GroupKey(NamedTuple):
 
 @attrs.frozen
 class Terms:
-    """What a member says of itself. `room`: how many questions it takes at once; None: it is of before 0055.
+    """Terms that a member says of itself. `room`: how many questions it takes at once; None: it is of before 0055.
 
     `timeout_ms`: how long it is at one question at the longest; 0: it does not say.
     """
@@ -91,7 +91,7 @@ class Member(Protocol):
 
 
 class Told(Protocol):
-    """What a coordinator is told."""
+    """Coordinator, as far as it is told."""
 
     def group_lives(self, key: GroupKey, room: int | None) -> None:
         """The members of a group take so many questions at once; None: there is none any more."""
@@ -100,7 +100,7 @@ class Told(Protocol):
         """A member has begun to answer a question, as far as can be known."""
 
     def check_returned(self, txn_id: TxnId) -> None:
-        """Nobody is at a question any more."""
+        """Return a question: nobody is at it any more."""
 
 
 class _Group:
@@ -157,13 +157,13 @@ class CheckGroups:
 
     @property
     def memberships(self) -> int:
-        """How many there are, of all members together."""
+        """Return how many there are, of all members together."""
         return self._count
 
     # ---- members
 
     def join(self, key: GroupKey, member: Member, terms: Terms | None = None) -> None:
-        """It is a member until it leaves, or is gone. A repeat does nothing. LimitReached."""
+        """Let it be a member until it leaves, or is gone. A repeat does nothing. LimitReached."""
         if key in member.groups:
             return
         if self._max_of_member and len(member.groups) >= self._max_of_member:
@@ -183,7 +183,10 @@ class CheckGroups:
         self._count_room(key, group, member)
 
     def leave(self, key: GroupKey, member: Member, *, is_gone: bool = False) -> None:
-        """It is asked no more, and what it was asked is at nobody. A repeat does nothing. `is_gone`: its connection is."""
+        """Let it leave: it is asked no more, and what it was asked is at nobody.
+
+        A repeat does nothing. `is_gone`: its connection is.
+        """
         if key not in member.groups:
             return
         del member.groups[key]
@@ -208,7 +211,7 @@ class CheckGroups:
             self.leave(key, member, is_gone=True)
 
     def writable_changed(self, member: Member) -> None:
-        """It takes what it is sent again, or does not any more."""
+        """Note that it takes what it is sent again, or does not any more."""
         for key in member.groups:
             self._count_room(key, self._groups[key], member)
 

@@ -18,27 +18,27 @@ class CheckKeys(Protocol):
 
     @property
     def transaction_check_max(self) -> int:
-        """How many questions there are about one transaction."""
+        """Return how many questions there are about one transaction."""
 
     @property
     def transaction_check_policy(self) -> str:
-        """What becomes of it after the last one: `park`, `abort`, `commit` or `keep`."""
+        """Return what becomes of it after the last one: `park`, `abort`, `commit` or `keep`."""
 
     @property
     def max_active_transactions_per_role(self) -> int:
-        """How many transactions of one role a coordinator takes."""
+        """Return how many transactions of one role a coordinator takes."""
 
     @property
     def max_prepared_transactions_per_role(self) -> int:
-        """How many of them may be prepared."""
+        """Return how many of them may be prepared."""
 
     @property
     def max_parked_transactions_per_coordinator(self) -> int:
-        """How many transactions may wait for an operator."""
+        """Return how many transactions may wait for an operator."""
 
 
 def check_options(config: CheckKeys) -> dict[str, Any]:
-    """What a coordinator plug-in with `checks` is made with."""
+    """Return what a coordinator plug-in with `checks` is made with."""
     return {
         "check_after_ms": config.transaction_check_after_in_seconds * 1000,
         "check_interval_ms": config.transaction_check_interval_in_seconds * 1000,

@@ -182,7 +182,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
 
 def cause_word(number: int) -> str:
-    """Who decided, in a word for logs and metrics."""
+    """Return who decided, in a word for logs and metrics."""
     cause = cause_of(number)
     return "unknown" if cause is None else cause.name.lower()
 
@@ -202,5 +202,5 @@ MakeHost: TypeAlias = Callable[
 
 
 def plain_host(_tc_id: int, *parts: Any) -> CoordinatorHost:
-    """Nobody follows its records."""
+    """Make a host whose records nobody follows."""
     return CoordinatorHost(*parts)

@@ -127,7 +127,7 @@ class Coordinators:
         return self._opening.waits(tc_id) if host is None else not host.is_fresh
 
     def leader(self, tc_id: int) -> str | None:
-        """What the process advertises that leads a coordinator elsewhere; None when nobody is known."""
+        """Return what the process advertises that leads a coordinator elsewhere; None when nobody is known."""
         return self._opening.leader(tc_id)
 
     def check_here(self, tc_id: int) -> None:
@@ -254,7 +254,7 @@ class Coordinators:
         self.check_begun(txn_id, group, principal, _not_needed)
 
     def check_returned(self, txn_id: TxnId) -> None:
-        """Nobody is at a question any more."""
+        """Return a question: nobody is at it any more."""
         host = self._serving.get(txn_id.most)
         if host is not None:
             host.looks = True
@@ -435,4 +435,4 @@ class Coordinators:
 
 
 def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:
-    """Nobody waits for it."""
+    """Do nothing: nobody waits for it."""

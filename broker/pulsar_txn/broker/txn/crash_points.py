@@ -32,7 +32,7 @@ BEFORE_LAST_MARKER: Final = "broker.before_last_marker"
 
 
 class ClosableParticipants(Participants, Protocol):
-    """What the broker tells participants through."""
+    """Way by which the broker tells participants."""
 
     def close(self) -> None:
         """Retry nothing any more."""
@@ -40,7 +40,7 @@ class ClosableParticipants(Participants, Protocol):
 
 @attrs.frozen(kw_only=True)
 class Arming:
-    """When the point fires, and where it says what was in flight."""
+    """Time at which the point fires, and the place where it says what was in flight."""
 
     log: Path | None = None
     nth: int = 1
@@ -52,7 +52,7 @@ class Arming:
 
 
 def arming(point: str, environ: Mapping[str, str]) -> Arming | None:
-    """What the environment asks of `point`; None when it names another one, or when it has fired before."""
+    """Return what the environment asks of `point`; None when it names another one, or when it has fired before."""
     if environ.get("PULSAR_TXN_CRASH_POINT") != point:
         return None
     log = Path(environ["PULSAR_TXN_CRASH_LOG"]) if environ.get("PULSAR_TXN_CRASH_LOG") else None

@@ -67,7 +67,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     @property
     def failure(self) -> Exception | None:
-        """What made it fail."""
+        """Return what made it fail."""
         return self.host.failure
 
     @property
@@ -150,7 +150,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
             raise self.failure
 
     async def begin(self) -> None:
-        """What is to be done at the end of a recovery, before anybody is served: nothing, by default. Raises."""
+        """Do what is to be done at the end of a recovery, before anybody is served: nothing, by default. Raises."""
 
     async def close(self) -> None:
         """Stop timers, let what is under way become durable, close the logs. Raises LedgerError when a log failed."""

@@ -1,4 +1,4 @@
-"""How coordinators come to serve, and come back: their logs are opened, waited for, and opened again after a failure.
+"""Opening of coordinators, and their coming back: their logs are opened, waited for, and opened again after a failure.
 
 In a store of one process a log is there at once. In a store that several processes share, `open` lasts until this process
 leads the log, which may be for ever: nobody waits for that, and it is no failure.
@@ -30,7 +30,7 @@ def coordinator_log_name(tc_id: int) -> str:
 
 
 class Opened(Protocol):
-    """What serves on an open log."""
+    """Server on an open log."""
 
     async def recover(self) -> None:
         """Read the log. Raises; then the log is closed again."""
@@ -80,7 +80,7 @@ class Opening:
         return tc_id in self._waiting
 
     def leader(self, tc_id: int) -> str | None:
-        """Where the process is reached that leads a coordinator for which this one waits; None when nobody is known."""
+        """Return where the process is reached that leads a coordinator for which this one waits; None when nobody is known."""
         leader = None if self._shared is None else self._shared.leader_of(self._log_name(tc_id))
         return None if self._shared is None or leader == self._shared.advertised else leader
 

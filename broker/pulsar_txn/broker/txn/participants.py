@@ -1,4 +1,4 @@
-"""How a coordinator reaches the participants of its transactions, and they it.
+"""Way of a coordinator to the participants of its transactions, and of them to it.
 
 In process now; between brokers END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION go over the wire, after the same
 protocol. Every participant is told until it answers: a topic that cannot be opened keeps only its own transactions waiting.
@@ -98,7 +98,7 @@ class RegistrationOf:
 
 
 class EndsTransactions(Protocol):
-    """What a directory of topics offers to the participants' teller."""
+    """Directory of topics, with what it offers to the participants' teller."""
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """End a transaction on a topic partition; opens the topic when it must."""

@@ -21,7 +21,7 @@ AT_ONCE: Final = 512
 
 
 class SubscriptionView(Protocol):
-    """What the host asks of its subscription."""
+    """Subscription, as far as the host asks it."""
 
     cursor: Cursor
 

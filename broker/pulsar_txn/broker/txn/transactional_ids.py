@@ -21,7 +21,7 @@ _MAX_EPOCH: Final = (1 << 63) - 1
 
 
 class TransactionalIds:
-    """What a client is told that names a transactional id in TC_CLIENT_CONNECT."""
+    """Answer to a client that names a transactional id in TC_CLIENT_CONNECT."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata

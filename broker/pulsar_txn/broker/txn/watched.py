@@ -27,7 +27,7 @@ class CoordinatorWatch(Protocol):
         """Everything that the log holds is applied."""
 
     def stored(self) -> bytes:
-        """What is stored beside a snapshot that is taken now."""
+        """Return what is stored beside a snapshot that is taken now."""
 
     def appended(self, position: Position) -> None:
         """A record was appended at this position."""
@@ -60,7 +60,7 @@ class WatchedCoordinatorHost(CoordinatorHost):
         self.watch.applied(record)
 
     def snapshot_extra(self) -> bytes:
-        """What the watch stores."""
+        """Return what the watch stores."""
         return self.watch.stored()
 
     def restore_extra(self, data: bytes) -> None:

@@ -76,7 +76,7 @@ class Outcome(enum.Enum):
 
 @attrs.frozen(kw_only=True, eq=False)
 class Shared(Generic[T]):
-    """What the lanes of a pipeline share."""
+    """State that the lanes of a pipeline share."""
 
     core: Core
     consumer: AsyncConsumer[T]
@@ -301,7 +301,7 @@ async def rest_until(core: Core, seconds: float, stop: asyncio.Event) -> None:
 
 
 def seconds_until_aborted(txn: AsyncTransaction) -> float:
-    """When its coordinator has surely aborted it, if nobody could tell it to."""
+    """Seconds until its coordinator has surely aborted it, if nobody could tell it to."""
     return max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline is told, and what it tells: its options, its events and its result."""
+"""Arguments and results of a pipeline: its options, its events and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_txn.client.receive.message import Message
 
 
 class Poison(enum.Enum):
-    """What becomes of a message that fails again and again."""
+    """Fate of a message that fails again and again."""
 
     DEAD_LETTER = "dead_letter"
     """Sent to the dead-letter topic and acknowledged, in one transaction. A subscription there keeps it."""
@@ -30,7 +30,7 @@ PoisonName: TypeAlias = Literal["dead_letter", "raise", "skip"]
 
 @attrs.frozen
 class PipelineEvent:
-    """What an observer is called with. `kind`: committed, aborted, dead_letter or skipped; `error` is why, if so."""
+    """Event that an observer is called with. `kind`: committed, aborted, dead_letter or skipped; `error` is why, if so."""
 
     kind: str
     messages: tuple[Message[Any], ...]

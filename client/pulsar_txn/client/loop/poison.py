@@ -1,4 +1,4 @@
-"""What a pipeline does about a poison message: a dead letter, leaving it out, or its error."""
+"""Treatment of a poison message by a pipeline: a dead letter, leaving it out, or its error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Remedy(Generic[T]):
         self._producers: dict[str, asyncio.Future[AsyncProducer[bytes]]] = {}
 
     def against(self, group: Sequence[Message[T]], error: Exception) -> Work[T]:
-        """What to do in a transaction with the one message of the group.
+        """Decide what to do in a transaction with the one message of the group.
 
         Raises the error with Poison.RAISE, and whatever the policy is when the first messages all failed.
         """

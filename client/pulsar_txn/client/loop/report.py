@@ -1,4 +1,4 @@
-"""What a pipeline tells of its work: the log, its observer, and the counts of its result.
+"""Reports of a pipeline on its work: the log, its observer, and the counts of its result.
 
 An aborted transaction is tried again, so nobody else may ever hear of its error.
 """

@@ -1,4 +1,4 @@
-"""Which message of a pipeline's aborted groups is at fault, and when it is none of them.
+"""Search for the message of a pipeline's aborted groups that is at fault, and when it is none of them.
 
 It is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in half at every further
 abort, until it fails alone; when it has failed alone `max_aborts` times as well, it is poison. So a message that shared its
@@ -43,7 +43,7 @@ class FirstMessages:
 
 
 class Suspects:
-    """How often messages were in an aborted group, and how large their groups may be."""
+    """Counts of how often messages were in an aborted group, and how large their groups may be."""
 
     def __init__(self, max_aborts: int) -> None:
         self.first = FirstMessages()
@@ -81,7 +81,7 @@ class Suspects:
             each.pop(key, None)
 
     def aborts(self, message: Message[Any]) -> int:
-        """How often its groups were aborted."""
+        """The number of its groups that were aborted."""
         return self._aborts.get(key_of(message), 0)
 
     def next_group(self, pending: Sequence[Message[Any]]) -> Sequence[Message[Any]]:

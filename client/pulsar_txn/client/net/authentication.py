@@ -1,4 +1,4 @@
-"""Who the client says it is: a method name, and data fetched again for every connection and every challenge.
+"""Authentication of a client: a method name, and data fetched again for every connection and every challenge.
 
 `OAuth2Authentication` is in `pulsar_txn.client.net.oauth2`.
 """
@@ -27,7 +27,10 @@ class Authentication(Protocol):
         ...
 
     def data(self) -> bytes | Awaitable[bytes]:
-        """What to send, or an awaitable of it. Must not block. An OSError is taken for a passing trouble and tried again."""
+        """Return what to send, or an awaitable of it.
+
+        Must not block. An OSError is taken for a passing trouble and tried again.
+        """
         ...
 
 
@@ -111,7 +114,7 @@ class TlsAuthentication:
 
 
 async def current_data(authentication: Authentication) -> bytes:
-    """What `authentication` says now. AuthenticationError when it fails; retriable when an OSError was the reason."""
+    """Return what `authentication` says now. AuthenticationError when it fails; retriable when an OSError was the reason."""
     try:
         data = authentication.data()
         return await data if inspect.isawaitable(data) else data

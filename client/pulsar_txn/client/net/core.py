@@ -1,4 +1,4 @@
-"""What all resources of one client share: settings, runtime, connections, lookup, and the counters of ids."""
+"""State that all resources of one client share: settings, runtime, connections, lookup, and the counters of ids."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Core:
         return next(self._resource_ids)
 
     def target(self, topic: str) -> str:
-        """How transactions name a topic partition of this client: topics of two clusters may have the same name."""
+        """Name a topic partition as transactions do: topics of two clusters may have the same name."""
         return f"{self.cluster}|{topic}" if self.cluster else topic
 
     def backoff(self) -> Backoff:
@@ -165,7 +165,7 @@ class Core:
             self.spawn(resource.close())
 
     def resources(self) -> list[Closable]:
-        """What is to be closed with the client."""
+        """The resources to be closed with the client."""
         return list(self._resources.values())
 
     def unregister(self, resource_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a client lives: on one event loop, that of its first operation."""
+"""Home of a client: one event loop, that of its first operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which broker serves a topic, and how many partitions it has."""
+"""Lookup of the broker that serves a topic, and of the number of its partitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lookup:
         self._addresses, self._current, self._asked = addresses, 0, None
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions `topic` has; 0 when it is not partitioned. `create`: the broker may create it by its rules.
+        """Count the partitions of `topic`; 0 when it is not partitioned. `create`: the broker may create it by its rules.
 
         Raises a BrokerError, ConnectionLost or OperationTimeout.
         """

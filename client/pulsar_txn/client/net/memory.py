@@ -1,4 +1,4 @@
-"""How the C library deals with the large blocks that batches and entries are made of."""
+"""Setting of how the C library deals with the large blocks that batches and entries are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the client waits before it tries something again, and what ends the wait early.
+"""Pauses of the client before it tries something again, and what ends the wait early.
 
 Whatever is tried again has a back-off of its own, and only one: the connection to a broker (the pool), the place of a
 producer, consumer or coordinator session at its broker (`_attachment`), a request, a lane of a pipeline. A back-off starts
@@ -73,7 +73,7 @@ class SignsOfLife:
 
 
 class Gate:
-    """When a broker may be asked for a connection again; one per broker."""
+    """Gate of one broker: it opens when the broker may be asked for a connection again."""
 
     def __init__(self, runtime: Runtime, backoff: Backoff) -> None:
         self._runtime = runtime
@@ -84,7 +84,7 @@ class Gate:
 
     @property
     def seconds(self) -> float:
-        """How long it stays closed; 0 when it is open."""
+        """Seconds for which it stays closed; 0 when it is open."""
         return max(0.0, self._opens_at - self._runtime.monotonic())
 
     def worked(self) -> None:
@@ -122,7 +122,7 @@ class Gate:
             self._passing = None
 
     def open(self) -> None:
-        """Nobody needs to wait any more."""
+        """Open it: nobody needs to wait any more."""
         self._opens_at = 0.0
         self._backoff.reset()
         if self._passing is not None and not self._passing.done():

@@ -38,7 +38,7 @@ ANSWERED_AFTER_CLOSE: Final = frozenset({"close_consumer", "seek", "subscribe", 
 
 
 class Waiter(Protocol):
-    """Who waits for an answer: a future, or what is called in its place, at once and without a turn of the loop."""
+    """Waiter for an answer: a future, or what is called in its place, at once and without a turn of the loop."""
 
     def done(self) -> bool:
         """True if nobody waits any more."""
@@ -47,7 +47,7 @@ class Waiter(Protocol):
         """The answer came."""
 
     def set_exception(self, error: PulsarError, /) -> None:
-        """It will not come, or is an error."""
+        """Tell that it will not come, or is an error."""
 
 
 class Requests:

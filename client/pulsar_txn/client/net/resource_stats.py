@@ -1,4 +1,4 @@
-"""What a producer and a consumer have done so far, as plain values."""
+"""Statistics of a producer and a consumer so far, as plain values."""
 
 from __future__ import annotations
 

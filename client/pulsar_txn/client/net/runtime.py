@@ -49,7 +49,7 @@ UnknownHost = socket.gaierror
 
 
 class Runtime(Protocol):
-    """What the client asks of the world."""
+    """Services that the client asks of the world."""
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, ssl_context: ssl.SSLContext | None, server_hostname: str | None

@@ -1,4 +1,4 @@
-"""Which error a ServerError code of an answer is for a program."""
+"""Errors of a program for the ServerError codes of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client was told at its construction; one frozen value that everything below it shares."""
+"""Settings that a client was given at its construction; one frozen value that everything below it shares."""
 
 from __future__ import annotations
 

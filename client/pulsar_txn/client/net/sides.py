@@ -1,4 +1,4 @@
-"""Whom a connection tells of what comes in, and of its end."""
+"""Listeners of a connection: what comes in is told them, and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Message: TypeAlias = Any  # what wire.hot.decode_message returns
 
 
 class ProducerSide(Protocol):
-    """What a connection tells a producer."""
+    """Events that a connection tells a producer."""
 
     def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """SEND_RECEIPT."""
@@ -29,7 +29,7 @@ class ProducerSide(Protocol):
 
 
 class ConsumerSide(Protocol):
-    """What a connection tells a consumer."""
+    """Events that a connection tells a consumer."""
 
     def on_message(self, frame: Message) -> None:
         """MESSAGE, as `wire.hot.decode_message` returns it."""
@@ -49,7 +49,7 @@ class ConsumerSide(Protocol):
 
 
 class ConnectionListener(Protocol):
-    """What must know that a connection is gone."""
+    """Listener that must know that a connection is gone."""
 
     def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
         """The connection ended; called once."""

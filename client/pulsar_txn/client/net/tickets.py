@@ -1,4 +1,4 @@
-"""What threads of a program hold while the loop's thread, or another, works for them."""
+"""Tickets that threads of a program hold while the loop's thread, or another, works for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Answer(Generic[T]):
-    """What one thread waits for, settled once, on the loop: as much of a future as who settles it needs."""
+    """Answer that one thread waits for, settled once, on the loop: as much of a future as who settles it needs."""
 
     __slots__ = ("_error", "_gate", "_is_done", "_result")
 
@@ -27,14 +27,14 @@ class Answer(Generic[T]):
         self._error: BaseException | None = None
 
     def wait(self) -> T:
-        """What it is settled with."""
+        """Wait, and return what it is settled with."""
         self._gate.acquire()
         if self._error is not None:
             raise shortened(self._error)
         return self._result
 
     def give_up(self) -> None:
-        """Nobody waits any more: nothing needs to be done for it, nor to settle it."""
+        """Give it up, because nobody waits any more: nothing needs to be done for it, nor to settle it."""
         self._is_done = True
 
     def done(self) -> bool:
@@ -58,7 +58,7 @@ class Answer(Generic[T]):
         self._gate.release()
 
     def exception(self) -> BaseException | None:
-        """What it failed with."""
+        """The error that it failed with."""
         return self._error
 
 

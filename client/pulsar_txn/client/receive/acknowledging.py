@@ -1,4 +1,4 @@
-"""How the messages of one partition are acknowledged: grouped, with a receipt, or in a transaction.
+"""Acknowledgements of the messages of one partition: grouped, with a receipt, or in a transaction.
 
 `Share` is what one transaction has of the partition: the messages that joined it when they were received, and its
 acknowledgements. The table of owners says which message is whose (see `owners`).
@@ -79,7 +79,7 @@ class Request(Hold):
 
 
 class Share:
-    """What one transaction has of one partition."""
+    """Share of one transaction in one partition."""
 
     def __init__(self) -> None:
         self.held = Hold(State.HELD, self)
@@ -242,7 +242,7 @@ class Acknowledgements:
     # --- what joins a transaction -------------------------------------------------------------------------------------
 
     def share(self, txn: Enlisting) -> Share:
-        """What a transaction has of this partition."""
+        """Return the share of a transaction in this partition."""
         share = self._shares.get(txn)
         if share is None:
             share = self._shares[txn] = Share()
@@ -377,7 +377,7 @@ class Acknowledgements:
             self._owners.give(request, position, bits, size)
 
     def _claim_rest(self, request: Request, txn: Enlisting, share: Share) -> None:
-        """Nobody else can have them; but another consumer of this client may have acknowledged copies."""
+        """Claim what nobody else can have; but another consumer of this client may have acknowledged copies."""
         if len(_SHARES.get(txn, ())) > share.is_known:
             for position, (bits, size, _) in self._owners.known(share.held).items():
                 self._check(position, bits, size, txn, share)
@@ -525,7 +525,7 @@ class Acknowledgements:
             await asyncio.shield(request.answer)
 
     def _on_txn_ended(self, share: Share, outcome: TxnAction | None) -> None:
-        """What it had acknowledged is nobody's any more.
+        """Forget its owner: what it had acknowledged is nobody's any more.
 
         After an abort a single consumer starts over: the server rewinds the subscription as well, but without a word, and
         what is queued here would be handed out before what has to come first. A server does nothing when it was a

@@ -1,4 +1,4 @@
-"""How acknowledgements are written: collected for a moment, merged per entry, as the ids of ACK.
+"""Writing of acknowledgements: collected for a moment, merged per entry, as the ids of ACK.
 
 Ack sets are ints: bit i is set while index i of a batch is *not* acknowledged.
 """
@@ -78,7 +78,7 @@ class AckTracker:
             self._cumulative = place
 
     def take(self) -> tuple[list[AckId], list[AckId]]:
-        """What waits, as `(individual, cumulative)` ids for `wire.hot.encode_ack`; nothing waits afterwards."""
+        """Take what waits, as `(individual, cumulative)` ids for `wire.hot.encode_ack`; nothing waits afterwards."""
         self._merge()
         cumulative = [] if self._cumulative is None else [cumulative_id(self._cumulative)]
         individual = [(*position, left, size) for position, (left, size) in self._individual.items()]

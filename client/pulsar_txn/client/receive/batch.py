@@ -70,7 +70,7 @@ class AsyncTransactionalBatch(Sequence[Message[T]]):
 
 
 class AsyncTransactionalBatchBlock(Generic[T]):
-    """What `consumer.transactional_batch()` returns: an async context manager, used once."""
+    """Async context manager that `consumer.transactional_batch()` returns, used once."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class ChunkedMessages:
 
     @property
     def incomplete(self) -> int:
-        """How many messages lack chunks."""
+        """The number of messages that lack chunks."""
         return len(self._partial)
 
     @property
@@ -195,7 +195,7 @@ class ChunkedMessages:
         )
 
     def begin(self, after: Position) -> Position | None:
-        """Where the first chunk is of the messages that end after a position; None when all of them begin after it."""
+        """The place of the first chunk of the messages that end after a position; None when all of them begin after it."""
         whole = (min(self._behind[end], default=end) for end in self._ends[bisect.bisect_right(self._ends, after) :])
         incomplete = (min(partial.positions) for partial in self._partial.values() if partial.positions)
         return min((first for first in (*whole, *incomplete) if first <= after), default=None)

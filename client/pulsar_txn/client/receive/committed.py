@@ -14,7 +14,7 @@ from pulsar_txn.wire.ids import MessageId, TxnId, signed64
 
 @attrs.frozen
 class CommittedPosition:
-    """What one subscription has acknowledged on one topic partition.
+    """Place up to which one subscription has acknowledged on one topic partition.
 
     `message_id`: every message up to it is acknowledged; `entry_id` is -1 before the first one. `last_transaction`: of those
     that acknowledged something, the one that was committed last; None: there was none, or the broker does not keep it (stock

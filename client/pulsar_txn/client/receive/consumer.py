@@ -82,7 +82,7 @@ class AsyncConsumer(Generic[T]):
 
     @property
     def consumer_type(self) -> ConsumerType:
-        """How the subscription divides its messages among its consumers."""
+        """The way in which the subscription divides its messages among its consumers."""
         return self.inside.options.consumer_type
 
     @property
@@ -408,7 +408,7 @@ class AsyncConsumer(Generic[T]):
         return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
 
     async def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
-        """Where the subscription is for good, by topic partition, as Kafka's `committed` and its `require_stable`.
+        """The place of the subscription for good, by topic partition, as Kafka's `committed` and its `require_stable`.
 
         Raises PositionUnstable, with the transaction's id, while an open transaction holds acknowledgements of one of them;
         with `require_stable=False` the position is told that the subscription has if that transaction aborts. A commit that was

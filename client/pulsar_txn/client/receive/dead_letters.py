@@ -96,7 +96,7 @@ def check_letters(subscription: str, kind: str = "DLQ", topics: Sequence[str] = 
 
 @attrs.frozen(kw_only=True)
 class DeadLetterPolicy:
-    """What becomes of messages that fail again and again, on Shared and Key_Shared subscriptions.
+    """Fate of messages that fail again and again, on Shared and Key_Shared subscriptions.
 
     A message is handed out `max_redeliver_count` times after its first delivery; instead of once more it is sent to
     `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. The subscription `initial_subscription`

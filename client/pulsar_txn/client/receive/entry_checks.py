@@ -1,4 +1,4 @@
-"""What an entry holds, checked: how many messages, whether it can be read, how large it may become."""
+"""Checks of what an entry holds: how many messages, whether it can be read, how large it may become."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BeyondUsError(Exception):
 
 
 def why_discarded(error: Exception) -> int:
-    """Why an entry is discarded, as ACK says it."""
+    """The reason for which an entry is discarded, as ACK says it."""
     return pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
 
 
@@ -63,7 +63,7 @@ def _too_new(kind: object) -> BeyondUsError:
 
 
 def permits_of(data: bytes | memoryview) -> int:
-    """How many permits an entry takes."""
+    """The number of permits that an entry takes."""
     try:
         metadata = pb.MessageMetadata.FromString(split_entry(data)[0])
     except (WireError, DecodeError):

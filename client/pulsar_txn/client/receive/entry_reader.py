@@ -50,14 +50,14 @@ class RawEntry(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """What waits beside a topic for the end of its transaction: the last entry, and the first of the oldest transaction."""
+    """Half messages that wait beside a topic: the last entry, and the first of the oldest transaction."""
 
     last: Position
     first: Position | None
 
 
 class Ends(NamedTuple):
-    """What the broker says of a partition and of a reader's place in it.
+    """Answer of the broker on the ends of a partition and of a reader's place in it.
 
     `last`: the last entry that can be read now. `passed`: everything up to here was acknowledged by the reader, or is nothing
     that readers see; a fresh reader that began at the end has the partition's physical end there, whoever may read up to it.
@@ -130,7 +130,7 @@ class AsyncEntryReader:
 
     @property
     def unsure_seconds(self) -> float:
-        """How long it was away from the broker at most when its place was gone afterwards, as far as is known.
+        """Seconds for which it was away from the broker at most when its place was gone afterwards, as far as is known.
 
         In such a time other entries may have come and gone. It is 0 when the last entry, or the very next one, came after it.
         """
@@ -282,7 +282,7 @@ class AsyncEntryReader:
         return bool(self._queue)
 
     def waiting(self) -> tuple[RawEntry, ...]:
-        """What is in the queue."""
+        """The entries in the queue."""
         return tuple(self._queue)
 
     async def last_message_id(self) -> MessageId:

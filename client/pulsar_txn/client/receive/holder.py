@@ -1,4 +1,4 @@
-"""What a loop over units has received: it keeps its messages while one unit after the other tries to settle them."""
+"""Holder of what a loop over units has received: it keeps its messages while one unit after the other tries to settle them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Holder(Generic[T]):
         return held
 
     def join(self, messages: Sequence[Message[T]], unit: Enlisting) -> Joined:
-        """They join a unit. When it aborts before it has acknowledged anything, they are held again. Raises as its `join`."""
+        """Let them join a unit.
+
+        When it aborts before it has acknowledged anything, they are held again. Raises as its `join`.
+        """
         joined = self._inside.inputs.of(unit)
         unit.join(self._inside.core, joined)
         joined.keeps = True
@@ -90,5 +93,5 @@ class Holder(Generic[T]):
 
 
 def key_of(message: Message[Any]) -> Key:
-    """What tells a message from all others."""
+    """The key that tells a message from all others."""
     return message.topic, message.entry.position, message.index

@@ -56,7 +56,7 @@ class Inbox(Generic[T]):
             self.wake()
 
     def drop(self, source: Source) -> int:
-        """What is queued from there will come again; how many messages that were."""
+        """Drop what is queued from there, because it will come again; returns the number of messages."""
         with self.guard:
             before = len(self.queue)
             if source is self.only:
@@ -218,7 +218,7 @@ class Inbox(Generic[T]):
 
 
 def whole_entries(queued: Sequence[Message[Any]], most: int) -> int:
-    """How many messages to take, at most `most`, so that the messages of an entry stay together; `most` where they cannot.
+    """The number of messages to take, at most `most`, so that the messages of an entry stay together; `most` where they cannot.
 
     Stock servers keep the acknowledgement of a part of an entry badly when they load a topic again: of a cumulative one
     they lose the rest of the entry, of a list they may deliver the part again (seen on 4.0.8 and 4.2.4).

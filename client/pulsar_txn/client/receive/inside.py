@@ -160,7 +160,7 @@ class Inside(Generic[T]):
         return f"an acknowledgement on {self.parts.topic}"
 
     def deadline(self, timeout: float | timedelta | None, what: str) -> float | None:
-        """When the wait is over, on the runtime's clock; None for never."""
+        """The time at which the wait is over, on the runtime's clock; None for never."""
         if timeout is None:
             return None
         seconds = number_of_seconds(timeout, what)
@@ -176,7 +176,7 @@ class Inside(Generic[T]):
         return await self.inbox.keys.wait(unit, messages, deadline)
 
     def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
-        """How many messages `receive_many` waits for."""
+        """The number of messages that `receive_many` waits for."""
         check_whole("max_messages", max_messages)
         if max_wait is None:
             return 1
@@ -230,7 +230,7 @@ class Inside(Generic[T]):
         self.inbox.shared = True
 
     def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
-        """What is queued, without asking the loop for it; None where the loop has to be asked. See `Inbox.take_beside`."""
+        """Take what is queued, without asking the loop for it; None where the loop has to be asked. See `Inbox.take_beside`."""
         if self.is_observed or self.is_closed:
             return None
         return self.inbox.take_beside(max_messages, enough, post)

@@ -1,4 +1,4 @@
-"""What joins a transaction when it is received: the commit acknowledges it, and after an abort it comes again."""
+"""Input of transactions, which joins when it is received: the commit acknowledges it, and after an abort it comes again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_txn.client.txn.enlist import Enlisting
 
 
 class Joined:
-    """What one transaction has received from one consumer; the transaction calls `acknowledge` and `bring_back`."""
+    """Input of one transaction from one consumer; the transaction calls `acknowledge` and `bring_back`."""
 
     def __init__(self, txn: Enlisting, parts: Parts, keys: KeyOrder | None) -> None:
         self.is_acknowledging = False
@@ -91,7 +91,7 @@ class Joined:
 
 
 class Inputs:
-    """What open transactions have received from one consumer."""
+    """Inputs of open transactions from one consumer."""
 
     def __init__(self, parts: Parts, inbox: Inbox[Any]) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Which unit has which key of a Key_Shared consumer: while one has a key, no other unit is given messages of it.
+"""Order of the keys of a Key_Shared consumer: while one has a key, no other unit is given messages of it.
 
 | the unit | its keys |
 |---|---|
@@ -70,7 +70,7 @@ class KeyOrder:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     def _free(self, unit: Enlisting) -> Iterator[Message[Any]]:
-        """What is queued and this unit may have."""
+        """Messages that are queued and that this unit may have."""
         taken, mine = self._taken, self._of.get(unit)
         for message in self._inbox.queue:
             key = key_of(message)
@@ -245,11 +245,11 @@ def _take_permit(taken: _Taken, entry: Entry) -> None:
 
 
 def key_of(message: Message[Any]) -> Key | None:
-    """What Key_Shared keeps in order; None for a message without a key."""
+    """The key that Key_Shared keeps in order; None for a message without a key."""
     key = message.ordering_key or message.key
     return None if key is None else (message.entry.consumer.id, key)
 
 
 def spot_of(message: Message[Any]) -> Spot:
-    """Where a message is: the order of these is that of the partition."""
+    """The place of a message: the order of these is that of the partition."""
     return message.entry.position, message.index

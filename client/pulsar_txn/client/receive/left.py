@@ -18,7 +18,10 @@ LIMIT: Final = 10_000
 
 
 class LeftEntries:
-    """What was left of one partition. Without `watched` nothing is remembered, for subscriptions without order or memory."""
+    """Entries that were left of one partition.
+
+    Without `watched` nothing is remembered, for subscriptions without order or memory.
+    """
 
     def __init__(self, *, watched: bool) -> None:
         self._watched = watched

@@ -23,7 +23,7 @@ Answer: TypeAlias = "asyncio.Future[Any]"
 
 
 class Line:
-    """What the parts of a partition's consumer share."""
+    """State that the parts of a partition's consumer share."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ LATEST_ID: Final = MessageId(*LATEST)
 
 
 class Source(Protocol):
-    """Where messages come from: the consumer of one partition, as messages and queues see it."""
+    """Source of messages: the consumer of one partition, as messages and queues see it."""
 
     id: int
     topic: str
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class Entry:
-    """What the messages of one entry share."""
+    """State that the messages of one entry share."""
 
     __slots__ = ("batch_size", "broker", "consumer", "delivery", "metadata", "position", "redelivery_count", "undecrypted")
 
@@ -204,7 +204,7 @@ class Message(Generic[T]):
 
     @property
     def redelivery_count(self) -> int:
-        """How often it was delivered before: as the broker counts for its entry, and again here without the broker."""
+        """The number of its deliveries before: as the broker counts for its entry, and again here without the broker."""
         return self.entry.redelivery_count
 
     @property

@@ -1,4 +1,4 @@
-"""What a consumer was told at its creation."""
+"""Options that a consumer was given at its creation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pulsar_txn.wire.ids import MessageId
 
 
 class ConsumerType(enum.IntEnum):
-    """How a subscription's messages are divided among its consumers (protocol enum SubType)."""
+    """Ways in which a subscription's messages are divided among its consumers (protocol enum SubType)."""
 
     EXCLUSIVE = 0
     """One consumer; a second one is refused with ConsumerBusy."""
@@ -58,7 +58,7 @@ ConsumerTypeName: TypeAlias = Literal["exclusive", "shared", "failover", "key_sh
 
 
 class InitialPosition(enum.IntEnum):
-    """Where a new subscription starts (protocol enum InitialPosition)."""
+    """Places where a new subscription starts (protocol enum InitialPosition)."""
 
     LATEST = 0
     EARLIEST = 1
@@ -69,7 +69,7 @@ InitialPositionName: TypeAlias = Literal["latest", "earliest"]
 
 
 class RegexSubscriptionMode(enum.IntEnum):
-    """Which topics a pattern represents (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
+    """Sets of topics that a pattern represents (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
 
     PERSISTENT_ONLY = 0
     NON_PERSISTENT_ONLY = 1
@@ -86,7 +86,7 @@ def _is_range(given: object) -> bool:
 
 @attrs.frozen
 class KeySharedPolicy:
-    """How a Key_Shared subscription divides keys: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
+    """Division of keys by a Key_Shared subscription: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
 
     sticky_ranges: Sequence[tuple[int, int]] = ()
     allow_out_of_order: bool = False

@@ -1,4 +1,4 @@
-"""What the broker owes one partition of an Exclusive or Failover subscription: what has to come again, in order.
+"""Debt of the broker to one partition of an Exclusive or Failover subscription: what has to come again, in order.
 
 A stock broker that is asked to deliver again goes back and reads from there, also while an earlier read is under way. That
 one ends later and moves the broker forward again (seen on 4.0.8). So entries between the two places are passed over, and do
@@ -48,7 +48,7 @@ DOUBT: Final = 3.0
 
 
 class Turn(enum.Enum):
-    """What to do with an entry that has come."""
+    """Decision on an entry that has come."""
 
     NOW = enum.auto()
     """It is handed out."""
@@ -95,7 +95,7 @@ class Owed:
         self._timer: asyncio.Handle | None = None
 
     def __len__(self) -> int:
-        """How many entries have come and are not acknowledged."""
+        """The number of entries that have come and are not acknowledged."""
         return len(self._entries)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Owed:
         return not self._due
 
     def give_up(self) -> None:
-        """What is due does not come any more; with something that was kept back, what lies before that."""
+        """Give up what is due, because it does not come any more; with something that was kept back, what lies before that."""
         beyond = self._kept_back
         settled = sorted(each for each in self._due if beyond is None or each < beyond)
         said = "%s: %d entries, the first one %s, do not come again, so somebody has settled them"

@@ -1,4 +1,4 @@
-"""Who has each message of one partition now: one table, keyed by entry and index.
+"""Owners of the messages of one partition: one table, keyed by entry and index.
 
 Brokers deliver, acknowledge and redeliver entries; programs work on messages. An entry that comes again brings all its
 messages that are not acknowledged, also those that somebody here is still working on. So the table says of each message
@@ -71,7 +71,7 @@ UNKNOWN: Final[Delivery] = (-1, 0)
 
 
 class State(enum.IntEnum):
-    """Where messages of a `Hold` are; TAKEN is an ASKED whose answer is there."""
+    """State of the messages of a `Hold`; TAKEN is an ASKED whose answer is there."""
 
     HELD = 1
     ASKED = 2
@@ -91,7 +91,7 @@ class Answer(Protocol):
         ...
 
     def exception(self) -> BaseException | None:
-        """Why the broker has refused."""
+        """The reason for which the broker has refused."""
         ...
 
 
@@ -155,12 +155,12 @@ class Owners:
         return bool(self._rows or self._ranges)
 
     def __len__(self) -> int:
-        """How many entries and cumulative acknowledgements it knows."""
+        """The number of entries and cumulative acknowledgements that it knows."""
         return len(self._rows) + len(self._ranges)
 
     @property
     def open_acks(self) -> int:
-        """How many messages are acknowledged in open transactions; a cumulative acknowledgement counts once."""
+        """The number of messages that are acknowledged in open transactions; a cumulative acknowledgement counts once."""
         bits = (bits for _, _, holds in self._rows.values() for hold, bits in holds if hold.state is State.ASKED)
         return sum(each.bit_count() for each in bits) + len(self._ranges)
 
@@ -214,7 +214,7 @@ class Owners:
     # --- who has what -------------------------------------------------------------------------------------------------
 
     def owner(self, position: Position, index: int) -> Hold | None:
-        """Who has a message; None when it is free or unknown, or covered by a cumulative acknowledgement only."""
+        """The owner of a message; None when it is free or unknown, or covered by a cumulative acknowledgement only."""
         row = self._rows.get(position)
         if row is not None:
             bit = bit_of(index)
@@ -329,7 +329,7 @@ class Owners:
             self._assign(position, bits, size, self.wanted, delivery)
 
     def expect(self, by: Wanted, position: Position, bits: int) -> None:
-        """Somebody waits for those of these messages that come again after an abort, and have not come yet."""
+        """Note that somebody waits for those of these messages that come again after an abort, and have not come yet."""
         row = self._rows.get(position)
         coming = 0
         for hold, had in () if row is None else row[2]:
@@ -350,7 +350,7 @@ class Owners:
         return held
 
     def give_held_up_to(self, place: tuple[Position, int], hold: Hold, to: Hold) -> dict[Position, int]:
-        """What an owner has up to a place becomes another's; its bits by entry."""
+        """Give what an owner has up to a place to another one; its bits by entry."""
         given = {}
         for position, (bits, size, _) in self.known(hold).items():
             given[position] = bits & _bits_up_to(position, size, place)
@@ -431,7 +431,7 @@ class Owners:
         self._ranges = [each for each in self._ranges if each.unit is unit or not each.is_answered]
 
     def abandon(self, holds: Sequence[Hold]) -> None:
-        """Nobody here learns how their transaction ends. Safe in any thread, because the collector calls it."""
+        """Give up learning here how their transaction ends. Safe in any thread, because the collector calls it."""
         if holds:
             self._abandoned.append(holds)
 
@@ -488,7 +488,7 @@ class Owners:
 
 
 def _both(one: Delivery, other: Delivery) -> Delivery:
-    """What is known of two deliveries of an entry: both together, or the later one, if everything came again in between."""
+    """Join two deliveries of an entry: both together, or the later one, if everything came again in between."""
     return (one[0], one[1] | other[1]) if one[0] == other[0] else max(one, other)
 
 

@@ -67,7 +67,7 @@ MAX_OVERRUN: Final = 10_000
 
 @attrs.frozen(kw_only=True)
 class Common:
-    """What the partitions of one consumer share."""
+    """State that the partitions of one consumer share."""
 
     core: Core
     inbox: Inbox[Any]
@@ -537,7 +537,7 @@ class PartitionConsumer:
 
     @property
     def room(self) -> int:
-        """How many messages may be here."""
+        """The number of messages that may be here."""
         return self._options.receiver_queue_size - self._kept_back
 
     def _keep_back(self) -> None:

@@ -1,4 +1,4 @@
-"""How many messages a broker may send ahead, so that about so many bytes wait here."""
+"""Permits for messages that a broker may send ahead, so that about so many bytes wait here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Permits:
 
     @property
     def allowed(self) -> int:
-        """How many messages may wait here now; at least 1."""
+        """The number of messages that may wait here now; at least 1."""
         return min(self._most, max(1, int(self._most_bytes / (self._each or LARGEST))))
 
     def start_over(self) -> int:

@@ -1,4 +1,4 @@
-"""Where the subscription of one topic partition is, and how it is moved.
+"""Place of the subscription of one topic partition, and its moves.
 
 A subscription without memory that was moved to a time is moved there again when it has to subscribe again before its first
 message was handed out: the broker has forgotten the place, and a time is no place that SUBSCRIBE could name.
@@ -61,7 +61,7 @@ class Seeking:
         self._sought_ms: int | None = None
 
     def start_field(self) -> dict[str, Any] | None:
-        """Where a subscription without memory begins, for SUBSCRIBE."""
+        """The place where a subscription without memory begins, for SUBSCRIBE."""
         return None if self._line.options.durable else (self.start or Start(LATEST_ID)).field()
 
     def subscribes_again(self) -> None:

@@ -1,4 +1,4 @@
-"""How messages of one partition are had again: here, or asking the broker, and waiting for what has to come.
+"""Recall of messages of one partition: here, or asking the broker, and waiting for what has to come.
 
 A broker may take its own time over an abort, answer a request to deliver again as if the acknowledgements were still
 pending, or lose its connection while the request is on its way. So it is asked again, in growing intervals, until what it
@@ -54,7 +54,7 @@ class AskAgain:
         self._timer: asyncio.Handle = runtime.call_later(first, self._on_due)
 
     def cancel(self) -> None:
-        """It has come, or nobody waits any more."""
+        """Cancel it: it has come, or nobody waits any more."""
         self._timer.cancel()
 
     def _on_due(self) -> None:
@@ -269,12 +269,12 @@ class Recall:
         return self._line.connection is not None and self.is_active and self._first is None and not self._has_some()
 
     def permits(self) -> int:
-        """How many permits were taken by what was kept back since this was asked last."""
+        """The number of permits that were taken by what was kept back since this was asked last."""
         withheld, self._withheld = self._withheld, 0
         return withheld
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close it: nobody waits any more."""
         self.keep_nothing_back()
         self.owed.clear()
         for _, give_up in list(self._expected.values()):
@@ -297,5 +297,5 @@ class Recall:
 
 
 def place_of(message: Message[Any]) -> tuple[Position, int]:
-    """Where in its partition a message is: the order of these places is that of the partition."""
+    """The place of a message in its partition: the order of these places is that of the partition."""
     return message.entry.position, message.index

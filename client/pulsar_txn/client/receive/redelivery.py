@@ -1,4 +1,4 @@
-"""When a message comes again: after a negative acknowledgement, or when it was not acknowledged in time."""
+"""Redelivery of messages: after a negative acknowledgement, or when it was not acknowledged in time."""
 
 from __future__ import annotations
 

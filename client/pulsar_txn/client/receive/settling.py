@@ -1,4 +1,4 @@
-"""What becomes of received messages: acknowledged, refused, put off, given back."""
+"""Fate of received messages: acknowledged, refused, put off, given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SUBSCRIBE and SEEK say of places and options, and the ids that answers bring."""
+"""Fields of SUBSCRIBE and SEEK about places and options, and the ids that answers bring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_txn.wire.ids import MessageId, ack_set_to_words, full_ack_set, unsig
 
 
 class Start:
-    """Where a subscription was told to start: after a message, or at it."""
+    """Place where a subscription was told to start: after a message, or at it."""
 
     __slots__ = ("inclusive", "message_id", "position")
 

@@ -1,4 +1,4 @@
-"""What the messages of one topic were written with: schema versions, fetched once each, before a message is handed out.
+"""Schemas that the messages of one topic were written with: versions, fetched once each, before a message is handed out.
 
 `Message.value` cannot wait, so the waiting is here: an entry of a version that is not known yet is held back, with
 everything after it, until GET_SCHEMA is answered. Held entries keep their permits, and are dropped with the queue.
@@ -77,7 +77,7 @@ class WriterSchemas(Generic[T]):
         return schema.decode(payload) if writer is None else self._schema.decode_written(payload, writer)
 
     def writer(self, version: bytes) -> SchemaInfo | None:
-        """What this version is, None for the empty one; SchemaMismatch when it cannot be had."""
+        """The schema of this version, None for the empty one; SchemaMismatch when it cannot be had."""
         known = self._known[version]
         if not version:
             return None

@@ -34,7 +34,7 @@ def need(module: str, extra: str) -> Any:
 
 @attrs.frozen
 class SchemaInfo:
-    """What PRODUCER and SUBSCRIBE tell the broker: Pulsar's type number, definition bytes, name, pairs of text."""
+    """Schema as PRODUCER and SUBSCRIBE tell it to the broker: Pulsar's type number, definition bytes, name, pairs of text."""
 
     type: int
     data: bytes = b""
@@ -57,7 +57,7 @@ class Schema(Protocol[T]):
 
     @property
     def info(self) -> SchemaInfo | None:
-        """What the broker is told; None: nothing."""
+        """The schema that the broker is told; None: nothing."""
         ...
 
     def encode(self, value: T, /) -> bytes:

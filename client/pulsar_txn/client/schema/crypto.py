@@ -43,7 +43,7 @@ _KEPT_DATA_KEYS: Final = 1000
 
 
 class CryptoFailureAction(enum.Enum):
-    """What a consumer does with a message that it cannot decrypt.
+    """Action of a consumer on a message that it cannot decrypt.
 
     FAIL leaves it unacknowledged and hands out the next (a cumulative acknowledgement after it takes it along), DISCARD
     acknowledges it unseen, CONSUME hands it out as it came: one message per entry, `data` encrypted and compressed,
@@ -68,7 +68,7 @@ class KeyComing(Exception):  # noqa: N818 - control flow, not an error
 
 
 class CryptoKeys(Protocol):
-    """Where keys come from. Must not block for long; whatever it raises becomes a CryptoError, but `KeyComing`."""
+    """Source of keys. Must not block for long; whatever it raises becomes a CryptoError, but `KeyComing`."""
 
     def public_key(self, name: str, /) -> tuple[bytes, Mapping[str, str]]:
         """The public key of this name as PEM, and what shall travel with the wrapped data key."""
@@ -116,7 +116,7 @@ class EncryptedKey:
 
 @attrs.frozen
 class EncryptionContext:
-    """How an entry was encrypted. `decryption_failed`: its message was handed out as it came."""
+    """Encryption of an entry. `decryption_failed`: its message was handed out as it came."""
 
     keys: Mapping[str, EncryptedKey]
     param: bytes
@@ -128,7 +128,7 @@ class EncryptionContext:
 
 
 def encryption_context(metadata: pb.MessageMetadata, *, decryption_failed: bool) -> EncryptionContext | None:
-    """What metadata says of encryption; None when there was none."""
+    """Read what metadata says of encryption; None when there was none."""
     if not metadata.encryption_keys:
         return None
     return EncryptionContext(

@@ -66,7 +66,7 @@ class KeyValue(NamedTuple, Generic[K, V]):
 
 
 class KeyValueEncoding(enum.Enum):
-    """Where the key goes: into the payload, before the value, or into the message's key."""
+    """Place of the key: in the payload, before the value, or into the message's key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"
@@ -160,7 +160,7 @@ def split_pair(payload: bytes) -> tuple[bytes | None, bytes | None]:
 
 
 def pair_info(key: SchemaInfo | None, value: SchemaInfo | None, encoding: KeyValueEncoding) -> SchemaInfo:
-    """What the broker is told of pairs of these; None stands for bytes."""
+    """Make what the broker is told of pairs of these; None stands for bytes."""
     properties = {}
     for part, info in (("key", key), ("value", value)):
         properties[f"{part}.schema.name"] = "" if info is None else info.name
@@ -172,7 +172,7 @@ def pair_info(key: SchemaInfo | None, value: SchemaInfo | None, encoding: KeyVal
 
 
 def encoding_of(info: SchemaInfo) -> KeyValueEncoding:
-    """Where the keys of such pairs are."""
+    """The place of the keys of such pairs."""
     return KeyValueEncoding(dict(info.properties).get(_ENCODING, "INLINE"))
 
 

@@ -1,4 +1,4 @@
-"""Where the blocking client runs the program's own code: never on the thread that speaks with the broker.
+"""Threads in which the blocking client runs the program's own code: never on the thread that speaks with the broker.
 
 Two threads per client, started with the first call. One is told things, in order: observers, interceptors, callbacks of
 futures. The other one is asked: credentials, keys, values of a table view; nobody who is told and takes his time holds
@@ -114,7 +114,7 @@ class AskedAuthentication:
         return self._authentication.method_name
 
     async def data(self) -> bytes:
-        """What the program's object says."""
+        """Return what the program's object says."""
         return await self._callbacks.ask(_data_of, self._authentication)
 
 
@@ -160,7 +160,7 @@ class AskedKeys:
                 self._public[name] = error
 
     def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """What was fetched before; and it is fetched again."""
+        """Return what was fetched before; and it is fetched again."""
         known = self._public[name]
         if isinstance(known, Exception):
             raise known

@@ -1,4 +1,4 @@
-"""How a blocking client answers back-checks and sends half messages: the program's own code never runs on the loop."""
+"""Back-checks and half messages of a blocking client: the program's own code never runs on the loop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def transactional_over(
 
 
 class HalfSending:
-    """How a blocking producer of half messages sends: `execute` runs in the thread that calls.
+    """Sending of a blocking producer of half messages: `execute` runs in the thread that calls.
 
     `kind` is the class of blocking producers, `twin_of` makes a blocking transaction.
     """

@@ -1,4 +1,4 @@
-"""How asyncio clients and coordinators behind blocking ones are closed: what is under way is waited for, and never for long."""
+"""Closing of asyncio clients and coordinators behind blocking ones: what is under way is waited for, and never for long."""
 
 from __future__ import annotations
 

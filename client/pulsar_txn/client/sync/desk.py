@@ -1,4 +1,4 @@
-"""How the program's handlers of a pipeline are called: in the thread that asked for it, and others beside it."""
+"""Calls of the program's handlers of a pipeline: in the thread that asked for it, and others beside it."""
 
 from __future__ import annotations
 

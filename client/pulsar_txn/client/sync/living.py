@@ -1,4 +1,4 @@
-"""How blocking clients and coordinators begin and end on a loop thread, and who shares one."""
+"""Begin and end of blocking clients and coordinators on a loop thread, and the sharing of one."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class LoopThread:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for the loop, the one that it is at included: its effects may not be seen yet."""
+        """The number of calls that wait for the loop, the one that it is at included: its effects may not be seen yet."""
         return len(self._inbox) + self._in_hand
 
     def _have_it_looked_at(self) -> None:
@@ -258,7 +258,7 @@ class LoopThread:
         return await work()
 
     def new_future(self) -> Ticket[Any]:
-        """What `submit` returns."""
+        """Make what `submit` returns."""
         return Ticket(self._settled, lambda function, future: function(future))
 
     def post(self, function: Callable[[], object]) -> None:
@@ -291,7 +291,7 @@ class LoopThread:
         self._fail_inbox()
 
     def _fail_inbox(self) -> None:
-        """Nobody is going to call what is in it."""
+        """Fail what is in it, because nobody is going to call it."""
         while (call := self._next_call()) is not None:
             outer = call[0]
             if outer is not None and outer.set_running_or_notify_cancel():

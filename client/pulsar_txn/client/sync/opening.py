@@ -1,4 +1,4 @@
-"""How a blocking client makes what it hands out: the program's own code never runs on the loop."""
+"""Making of what a blocking client hands out: the program's own code never runs on the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a blocking consumer or reader receives and acknowledges: in the calling thread, wherever the loop need not be asked.
+"""Receiving and acknowledging of a blocking consumer or reader: in the calling thread, wherever the loop need not be asked.
 
 The loop's thread queues messages. A hand-over to it and back for each message, and for each acknowledgement, would cost
 twenty times as much as taking it.
@@ -114,7 +114,7 @@ class Receiving(Generic[T]):
             self._loop.run(lambda: self._consumer.acknowledge_cumulative(message, txn=unit, receipt=receipt))
 
     def _nobody_waits(self, message: Acknowledged | Sequence[Acknowledged]) -> TypeGuard[Message[T] | Sequence[Message[T]]]:
-        """Whether its acknowledgement can be left to the loop: none may be refused, and none is answered."""
+        """True if its acknowledgement can be left to the loop: none may be refused, and none is answered."""
         if isinstance(message, MessageId):
             return False
         may = self._consumer.inside.may_acknowledge_soon

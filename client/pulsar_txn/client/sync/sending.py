@@ -1,4 +1,4 @@
-"""How a blocking producer sends: interceptors, schema and router of the program run in the thread that calls."""
+"""Sending of a blocking producer: interceptors, schema and router of the program run in the thread that calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EncodedBefore:
 
 @attrs.frozen(kw_only=True)
 class OwnCode:
-    """What the program has given to a producer."""
+    """Code that the program has given to a producer."""
 
     schema: Schema[Any] = attrs.field(factory=BytesSchema)
     router: Router | None = None
@@ -134,7 +134,7 @@ class Sending(Generic[T]):
             self._loop.run(self._producer.wait_for_room)
 
     def _arguments(self, message: OutgoingMessage, unit: Any, rest: Sequence[Any]) -> dict[str, Any]:
-        """What the asyncio producer is given: the value is encoded, and the program's router has chosen."""
+        """Make the arguments of the asyncio producer: the value is encoded, and the program's router has chosen."""
         schema, value, key = self._own.schema, message.value, message.key
         encoded: bytes | EncodedPair | None = None
         if value is not None:

@@ -1,4 +1,4 @@
-"""What every blocking object is: an asyncio object, and the loop thread that it lives on."""
+"""Base of every blocking object: an asyncio object, and the loop thread that it lives on."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SyncLoop(LoopThread):
             raise AlreadyClosed("the coordinator is closed", hint="make its clients before that")
 
     def is_left_by(self, resident: Resident) -> bool:
-        """It is closed; whether it was the last one, and the thread may end. Nobody can move in then."""
+        """Note that it is closed; returns True if it was the last one, and the thread may end. Nobody can move in then."""
         with self._counting:
             others = [each for each in self._residents if each is not resident]
             self._is_over = not others

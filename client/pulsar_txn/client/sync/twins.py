@@ -502,7 +502,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def schema(self) -> Schema[T]:
-        """What values are decoded by."""
+        """Schema by which values are decoded."""
         return self._inner.schema
 
     @property
@@ -517,7 +517,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def consumer_type(self) -> ConsumerType:
-        """How the subscription divides its messages among its consumers."""
+        """The way in which the subscription divides its messages among its consumers."""
         return self._inner.consumer_type
 
     @property
@@ -721,7 +721,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         return self._loop.run(self._inner.get_last_message_ids)
 
     def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
-        """Where the subscription is for good, by topic partition, as Kafka's `committed` and its `require_stable`.
+        """The place of the subscription for good, by topic partition, as Kafka's `committed` and its `require_stable`.
 
         Raises PositionUnstable, with the transaction's id, while an open transaction holds acknowledgements of one of them;
         with `require_stable=False` the position is told that the subscription has if that transaction aborts. A commit that was
@@ -787,7 +787,7 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
 
 
 class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
-    """What `consumer.transactional_batch()` returns: a context manager, used once."""
+    """Async context manager that `consumer.transactional_batch()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatchBlock[T]) -> None:
         super().__init__(loop, inner_object)
@@ -1024,7 +1024,7 @@ class Coordinator(Twin[AsyncCoordinator]):
 
     @property
     def service_url(self) -> str:
-        """Where the coordinator is."""
+        """The address of the coordinator."""
         return self._inner.service_url
 
     def close(self) -> None:

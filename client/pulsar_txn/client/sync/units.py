@@ -23,7 +23,7 @@ STOP_POLL_SECONDS: Final = 0.05
 
 
 class Stop(Protocol):
-    """What ends a pipeline: an Event of `threading` or `multiprocessing`, or anything else that can be asked."""
+    """Stop of a pipeline: an Event of `threading` or `multiprocessing`, or anything else that can be asked."""
 
     def is_set(self) -> bool:
         """True if it is to end."""

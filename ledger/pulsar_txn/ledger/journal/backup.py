@@ -52,7 +52,7 @@ class CopiedFile:
 
 @attrs.frozen
 class Backup:
-    """What BACKUP says: where the copy ends, when it was finished (seconds since 1970), its files."""
+    """Text of BACKUP: where the copy ends, when it was finished (seconds since 1970), its files."""
 
     cut: Cut
     made_at: int
@@ -124,7 +124,7 @@ def cut_of_closed(files: Files, folder: str) -> Cut:
 
 
 def read_backup(files: Files, folder: str) -> Backup:
-    """What a backup says of itself. Raises BackupRefused."""
+    """Return what a backup says of itself. Raises BackupRefused."""
     if LIST_NAME not in files.names(folder):
         raise BackupRefused(f"{folder} is no finished backup: it has no file {LIST_NAME}")
     fd = files.open_to_read(f"{folder}/{LIST_NAME}")

@@ -91,7 +91,7 @@ class Checkpoint:
 
 
 class Slice(NamedTuple):
-    """What a frame carries of a checkpoint: records before and after the group's own, flags, and what it makes complete.
+    """Slice of a checkpoint that a frame carries: records before and after the group's own, flags, and what it makes complete.
 
     `completes`: the segment that the checkpoint began with, when this frame is its last; -1 otherwise.
     """

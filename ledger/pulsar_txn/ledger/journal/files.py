@@ -47,7 +47,7 @@ _pwritev: Callable[[int, Sequence[Buffer], int], int] = getattr(os, "pwritev", _
 
 
 class Files(Protocol):
-    """What the journal asks of a file system; failures are OSErrors. Paths are strings, descriptors ints."""
+    """File system, as far as the journal asks it; failures are OSErrors. Paths are strings, descriptors ints."""
 
     def make_folder(self, path: str) -> None:
         """Create the folder and its parents unless they are there."""
@@ -98,7 +98,7 @@ class Files(Protocol):
         """The type of the file system that holds `path`."""
 
     def start_syncer(self, on_death: Callable[[], None]) -> Syncer:
-        """Who carries out syncs beside the loop."""
+        """Return who carries out syncs beside the loop."""
 
 
 class RealFiles:

@@ -1,4 +1,4 @@
-"""What is wrong with a journal, one thing at a time: said by recovery and by `check`, and what a repair begins with."""
+"""Findings on a journal, one thing that is wrong at a time: said by recovery and by `check`, and what a repair begins with."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Finding:
 
 
 def of_error(error: LogDamaged | ReadFailed, kind: FindingKind, *, fatal: bool = False) -> Finding:
-    """What an error says that was raised, or kept, for one log or file."""
+    """Return what an error says that was raised, or kept, for one log or file."""
     return Finding(error.log, error.position, str(error), kind, unreadable=isinstance(error, ReadFailed), fatal=fatal)
 
 
 def first_fatal(findings: Sequence[Finding]) -> Finding | None:
-    """Why the store does not start, None when it does."""
+    """Return why the store does not start, None when it does."""
     return next((finding for finding in findings if finding.fatal), None)

@@ -60,7 +60,7 @@ def enter(files: Files, folder: str) -> int:
 
 
 def read_only(folder: str, error: OSError) -> StoreReadOnly:
-    """What to say when the folder cannot be written."""
+    """Return what to say when the folder cannot be written."""
     return StoreReadOnly(f"{folder} cannot be written ({error.strerror}); make it writable for this user")
 
 

@@ -45,7 +45,7 @@ _PLACE: Final = struct.Struct("<QI")
 
 
 def crc_seed(ledger_id: int, kind: int) -> int:
-    """What the start value of a ledger's entry checksums is made of."""
+    """Return what the start value of a ledger's entry checksums is made of."""
     return int(crc32c(_PLACE.pack(ledger_id, kind & ~COPY))) ^ 0x5BD1E995
 
 
@@ -161,7 +161,7 @@ SMALL_FRAME_BYTES: Final = 128 << 10
 
 
 def frame_prefix(uuid: bytes) -> bytes:
-    """What every frame of a store begins with: to look for frames after a bad one.
+    """Return what every frame of a store begins with: to look for frames after a bad one.
 
     Without the segment number, whose zeros would make the search slow.
     """

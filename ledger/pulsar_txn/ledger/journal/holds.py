@@ -19,7 +19,7 @@ from pulsar_txn.ledger.protocols import LedgerError
 
 @attrs.frozen
 class Cut:
-    """Where a copy of a journal ends: after byte `offset` of a segment; a `full` one is copied whole, with its index.
+    """End of a copy of a journal: after byte `offset` of a segment; a `full` one is copied whole, with its index.
 
     Everything before it is durable, and nothing of it is ever written again while it is held. `uuid` is the store's, in hex.
     """

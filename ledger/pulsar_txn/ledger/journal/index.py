@@ -1,4 +1,4 @@
-"""Where entries are: three numbers per run of a log, and per segment how much of it is still needed.
+"""Index of entries: three numbers per run of a log, and per segment how much of it is still needed.
 
 Runs come by the hundred thousand, so they are kept in arrays and handled a section at a time: a section is what one
 segment holds of one log in a row. Only logs whose sections overlap (copies beside their originals) are taken apart.
@@ -75,7 +75,7 @@ class SegmentIndex:
         self.run_count += 1
 
     def encoded_size(self, more_runs: int) -> int:
-        """How long `encode` will be at most after so many more runs."""
+        """Return how long `encode` will be at most after so many more runs."""
         return (len(self.sections) + more_runs) * _SECTION.size + (self.run_count + more_runs) * _RUN_BYTES
 
     def encode(self) -> bytes:
@@ -160,7 +160,7 @@ class LogIndex:
 
 
 class SegmentUse:
-    """What a segment holds for whom; `bytes` is what all of it takes, with what is written beside each entry and run.
+    """Contents of a segment, and for whom; `bytes` is what all of it takes, with what is written beside each entry and run.
 
     `logs`: per log the entry after its last one, entries, their bytes, and what they take. `snapshots`: per log how many
     parts of snapshots, and what they take.
@@ -183,7 +183,7 @@ class SegmentUse:
 
 
 class Usage:
-    """Which segments are needed, by whom. Whole runs and whole segments count, entries do not."""
+    """Use of segments: which are needed, by whom. Whole runs and whole segments count, entries do not."""
 
     def __init__(self) -> None:
         self.segments: dict[int, SegmentUse] = {}

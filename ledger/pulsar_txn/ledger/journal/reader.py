@@ -34,7 +34,7 @@ class OpenRun(NamedTuple):
     """Of a long run: where each entry ends, counted from the first."""
 
     def start_of(self, number: int) -> int:
-        """Where the entry of this number begins."""
+        """Return where the entry of this number begins."""
         if self.ends is None:
             return sum(self.lengths[:number])
         return self.ends[number - 1] if number else 0

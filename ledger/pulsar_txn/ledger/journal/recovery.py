@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define
 class Recovered:
-    """Where the writer goes on: in segment `number` at `offset`, or in a new one when `sealed` (or number -1).
+    """Place where the writer goes on: in segment `number` at `offset`, or in a new one when `sealed` (or number -1).
 
     `tail` is the last frame (and a sealed segment's trailer), by offset: to be written again before it is synced.
     """
@@ -230,7 +230,7 @@ class _Replayed:
 
 
 def _tail(segment: Segment, content: Content, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
-    """What nothing proves to be on the disk: the last frame, and the trailer that goes with a SEAL."""
+    """Return what nothing proves to be on the disk: the last frame, and the trailer that goes with a SEAL."""
     end, trailer_at = last.offset + last.header.length, segment.size - TRAILER.size
     tail = content.readable(last.offset, end)
     if last.header.flags & SEAL and end <= trailer_at:

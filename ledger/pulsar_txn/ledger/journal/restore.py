@@ -24,7 +24,7 @@ _PLAIN: Final = frozenset({"FORMAT", "FORMAT.tmp", "BACKUP", "BACKUP.tmp"})
 
 
 async def _go_on() -> None:
-    """Nobody else needs to be asked while a backup is read."""
+    """Do nothing: nobody else needs to be asked while a backup is read."""
 
 
 def journal_names(files: Files, folder: str) -> list[str]:

@@ -65,7 +65,7 @@ class Repair:
 
 @attrs.frozen
 class LogLoss:
-    """What a reset of a log would forget."""
+    """Loss by a reset of a log."""
 
     name: str
     first_entry: int
@@ -145,7 +145,7 @@ def carry_out(files: Files, folder: str, repair: Repair) -> None:
 
 
 def plan_reset(store: JournalStore, name: str) -> LogLoss:
-    """What resetting a log of a started store would forget. Raises CannotSalvage when there is no such log."""
+    """Return what resetting a log of a started store would forget. Raises CannotSalvage when there is no such log."""
     log = store.state.by_name.get(name)
     if log is None:
         raise CannotSalvage(f"there is no log {name!r}")
@@ -203,7 +203,7 @@ class _Look:
         return max(self.opened.segments) if marked is None else marked
 
     def after(self, path: str, pieces: tuple[tuple[int, bytes], ...]) -> tuple[Finding, ...]:
-        """What a recovery would find with these bytes in place."""
+        """Return what a recovery would find with these bytes in place."""
         marked = marked_segment(self._files.names(self._folder))
         opened = self._opened(cast(Files, _Patched(self._files, path, pieces)))
         try:

@@ -35,7 +35,7 @@ class Content:
         return any(hole_start < end and start < hole_end for hole_start, hole_end in self.holes)
 
     def readable(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """What can be read between `start` and `end`: offsets and bytes."""
+        """Return what can be read between `start` and `end`: offsets and bytes."""
         pieces: list[tuple[int, bytes]] = []
         for hole_start, hole_end in [*self.holes, (end, end)]:
             if start < min(hole_start, end):

@@ -39,7 +39,7 @@ UNKNOWN_SIZE: Final = -1
 
 
 class NotAtHand(Exception):  # noqa: N818 - named by what happened
-    """What is to be read is not in memory. It is being fetched; ask again soon."""
+    """Error: what is to be read is not in memory. It is being fetched; ask again soon."""
 
 
 class Segment:

@@ -59,7 +59,7 @@ class StoredSnapshot:
         self.places, self.sizes, self.count = [], [], 0
 
     def value(self) -> bytes:
-        """What the log's record says of it."""
+        """Return what the log's record says of it."""
         return SNAPSHOT_VALUE.pack(self.first, self.count, _COVERS_INSIDE if self.covers is None else self.covers)
 
     @classmethod
@@ -73,7 +73,7 @@ NO_SNAPSHOT: Final = SNAPSHOT_VALUE.pack(0, 0, 0)
 
 
 def stored_snapshot(ledger_id: int, stored: StoredSnapshot, parts: list[bytes]) -> Snapshot:
-    """What is given out of a stored snapshot and its parts."""
+    """Return what is given out of a stored snapshot and its parts."""
     if stored.covers is None:
         covers = int(_COVERS.unpack_from(parts[0])[0])
         return Snapshot((ledger_id, covers), (parts[0][_COVERS.size :],))

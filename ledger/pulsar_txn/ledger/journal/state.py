@@ -1,4 +1,4 @@
-"""What a journal's records add up to: logs, cursors, metadata. The same in recovery and in service.
+"""State that a journal's records add up to: logs, cursors, metadata. The same in recovery and in service.
 
 `replay` takes the frames of recovery one by one; in service the handles change the same objects, and `checkpoint`
 writes all of it from time to time.

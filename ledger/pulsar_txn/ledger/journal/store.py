@@ -158,7 +158,7 @@ class JournalStore:
 
     @property
     def log_count(self) -> int:
-        """How many logs there are."""
+        """Return how many logs there are."""
         return len(self.state.by_name)
 
     def names(self, prefix: str = "") -> list[str]:
@@ -219,7 +219,7 @@ class JournalStore:
 
     @property
     def syncer_kind(self) -> str:
-        """Who syncs: `process` or `thread`."""
+        """Return who syncs: `process` or `thread`."""
         return "none" if self._syncer is None else self._syncer.kind
 
     async def close(self) -> None:
@@ -275,7 +275,7 @@ class JournalStore:
 
     @property
     def tally(self) -> Tally:
-        """What is kept in memory beside entries."""
+        """Return what is kept in memory beside entries."""
         return self.state.tally
 
     def count(self, size: int) -> None:

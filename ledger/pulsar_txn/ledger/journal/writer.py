@@ -125,7 +125,7 @@ class JournalWriter:
         segment_files.on_ready = self._advance
 
     def go_on(self, segment: Segment | None, found: Recovered) -> None:
-        """Where recovery ended: in `segment` at an offset, or (None) after a sealed segment."""
+        """Go on where recovery ended: in `segment` at an offset, or (None) after a sealed segment."""
         number, offset, sequence, index = found.number, found.offset, found.sequence, found.index
         self._checkpoints.replay_from = found.replay_from
         self._segment = segment
@@ -153,7 +153,7 @@ class JournalWriter:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What was written while the newest complete checkpoint was; 0 when it is a single frame."""
+        """Return what was written while the newest complete checkpoint was; 0 when it is a single frame."""
         return self._checkpoints.written_bytes
 
     @property
@@ -211,7 +211,7 @@ class JournalWriter:
         self._plan_group(flags, group, b"" if first.whole else records, first._replace(head=size + first.head))
 
     def _room_beside(self, group: JournalGroup, records: bytes) -> int:
-        """What the frame of a group may carry beside it in the segment of the plan, negative when the group does not fit."""
+        """Bytes that a group's frame may carry beside it in the segment of the plan, negative when the group does not fit."""
         left = self._planned_size - self._planned_offset - self._seal_reserve(len(group.runs)) - HEAD_BYTES
         return left // ALIGNMENT * ALIGNMENT - frame_size(group.runs, len(records))
 
@@ -254,7 +254,7 @@ class JournalWriter:
             self._plan(SEAL, None, [], self._planned_index.encode())
 
     def _seal_reserve(self, more_runs: int) -> int:
-        """What the index and the trailer will need."""
+        """Return what the index and the trailer will need."""
         return aligned(HEADER.size + self._planned_index.encoded_size(more_runs)) + TRAILER.size
 
     def _turn(self) -> None:

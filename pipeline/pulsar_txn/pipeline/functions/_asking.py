@@ -1,4 +1,4 @@
-"""What all commands of `pulsar-txn functions` share: which function, which broker, a question to it, and an orderly end."""
+"""Parts of the commands of `pulsar-txn functions`: which function, which broker, a question to it, and an orderly end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def path_of(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> 
 
 
 async def ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
-    """What the broker answers: a value of JSON, or a text in which other bytes are surrogates. What `run` reports."""
+    """Return what the broker answers: a value of JSON, or a text in which other bytes are surrogates. What `run` reports."""
     url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
     async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
         text = await answer.text(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""What in a function's configuration cannot work together."""
+"""Checks of what in a function's configuration cannot work together."""
 
 from __future__ import annotations
 

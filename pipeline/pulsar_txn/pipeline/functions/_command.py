@@ -150,7 +150,7 @@ def _document(flag: str, text: str) -> Any:
 
 
 def authentication_of(plugin: str | None, params: str | None) -> Authentication | None:
-    """What `--client-auth-plugin` and `--client-auth-params` say; InvalidConfiguration for other methods."""
+    """Return what `--client-auth-plugin` and `--client-auth-params` say; InvalidConfiguration for other methods."""
     if not plugin and not params:
         return None
     text = params or ""
@@ -207,7 +207,7 @@ def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def stand_in_for_pulsar() -> None:
-    """Where the official package is not installed, `import pulsar` in a function's file means the names of `compat`."""
+    """Stand in for the official package where it is absent: `import pulsar` in a function's file means `compat`."""
     if "pulsar" in sys.modules or importlib.util.find_spec("pulsar") is not None:
         return
     from pulsar_txn import compat

@@ -1,4 +1,4 @@
-"""What is done with a message before and after `process`, by guarantee; one `Loop` per consumer.
+"""Loops around `process`, by guarantee: what is done with a message before and after it; one `Loop` per consumer.
 
 | | acknowledged | when `process` or a send fails |
 |---|---|---|
@@ -45,7 +45,7 @@ _KINDS: Final = {"committed": "processed", "aborted": "failed", "dead_letter": "
 
 @attrs.frozen
 class FunctionEvent:
-    """What an observer is called with. `kind`: processed, failed, dead_letter or late; `error` is why, if so.
+    """Event that an observer is called with. `kind`: processed, failed, dead_letter or late; `error` is why, if so.
 
     With transactions `messages` are those of one; a message that failed may come again. Dead letters without a
     transaction are sent by the consumer, which does not tell.

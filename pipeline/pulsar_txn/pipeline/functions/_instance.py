@@ -129,7 +129,7 @@ class Instance:
         return context
 
     def value_of(self, message: Message[bytes], pattern: str | None) -> Any:
-        """What the input's schema or SerDe makes of a message."""
+        """Return what the input's schema or SerDe makes of a message."""
         read = self._readers.get(message.topic) or self._learn_reader(message.topic, pattern)
         return read(message)
 
@@ -138,7 +138,7 @@ class Instance:
         return self._runtime.wall_ms()
 
     def _reader(self, topic: str) -> Callable[[Message[Any]], Any]:
-        """What makes values of the messages of a configured topic, or pattern."""
+        """Return what makes values of the messages of a configured topic, or pattern."""
         if self.config.schema_of(topic) is not None:
             return _value
         serde = self.serde_of(self.config.serde_of(topic))
@@ -152,7 +152,7 @@ class Instance:
         return found
 
     def _payload(self, output: Any) -> Any:
-        """What the output's producer is given: bytes of the SerDe, or the value where the producer has a schema."""
+        """Return what the output's producer is given: bytes of the SerDe, or the value where the producer has a schema."""
         return self._output_serde.serialize(output) if self.output_schema is None else output
 
     async def _call(self, value: Any, context: Context) -> Any:
@@ -207,7 +207,7 @@ class Instance:
         self.client.inside.spawn(_acknowledged(consumer, message))
 
     def forget(self, message: Message[bytes]) -> None:
-        """It comes again: what is acknowledged by hand is the next delivery."""
+        """Forget a message, because it comes again: what is acknowledged by hand is the next delivery."""
         self._unacknowledged.pop(_place(message.topic, message.message_id), None)
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from pulsar_txn.pipeline.functions.interface import IdentitySerDe, SerDe, refuse
 
 @attrs.frozen
 class Process:
-    """What is called per message: `call(input, context)`, or `call(input)` in the native form."""
+    """Call per message: `call(input, context)`, or `call(input)` in the native form."""
 
     call: Callable[..., Any]
     takes_context: bool
@@ -86,7 +86,7 @@ def _module_of_file(name: str, path: Path) -> ModuleType:
 
 
 def process_of(function: Any) -> Process:
-    """What to call of an object, a class (made without arguments), a module, or a callable. InvalidConfiguration for others."""
+    """The call of an object, a class (made without arguments), a module, or a callable. InvalidConfiguration for others."""
     if isinstance(function, type):
         function = function()
     method = getattr(function, "process", None)

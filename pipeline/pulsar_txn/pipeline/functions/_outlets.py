@@ -1,4 +1,4 @@
-"""Where functions send to: one producer per topic and kind, made when it is first needed, fed in the order of the calls."""
+"""Outlets of functions: one producer per topic and kind, made when it is first needed, fed in the order of the calls."""
 
 from __future__ import annotations
 
@@ -137,6 +137,6 @@ class Outlets:
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
-    """Who sends may have gone on: an error that nobody asks for is no defect."""
+    """Look at the error of a send: who sends may have gone on, and an error that nobody asks for is no defect."""
     if not future.cancelled():
         future.exception()

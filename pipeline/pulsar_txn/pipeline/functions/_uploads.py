@@ -1,4 +1,4 @@
-"""What can be said of a function's file before it runs: nothing here imports or runs it."""
+"""Checks of a function's file before it runs: nothing here imports or runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function is told: `FunctionConfig`, from a mapping or a YAML file with the official keys."""
+"""Configuration of a function: `FunctionConfig`, from a mapping or a YAML file with the official keys."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class FunctionConfig:
 
     @property
     def refused_topic(self) -> str:
-        """Where a window function puts messages that can be in no window."""
+        """Return where a window function puts messages that can be in no window."""
         late = None if self.window is None else self.window.late_data_topic
         return self.dead_letter_topic or late or f"persistent://{self.fqfn}-DLQ"
 
@@ -204,7 +204,7 @@ class FunctionConfig:
 
 
 def _where(error: Exception) -> str:
-    """What is wrong at which line, as far as the error of PyYAML says it, without that line."""
+    """Return what is wrong at which line, as far as the error of PyYAML says it, without that line."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     return "" if mark is None else f": {problem or 'it cannot be read'} in line {mark.line + 1}"
 

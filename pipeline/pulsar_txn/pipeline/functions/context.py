@@ -1,4 +1,4 @@
-"""What a function knows of its message and its surroundings: `Context`, with the official methods."""
+"""Context of a function, its message and its surroundings: `Context`, with the official methods."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Context:
         return "0"
 
     def get_instance_id(self) -> int:
-        """Which of the `parallelism` instances this is, from 0."""
+        """Return which of the `parallelism` instances this is, from 0."""
         return self._instance.number
 
     def get_logger(self) -> logging.Logger:

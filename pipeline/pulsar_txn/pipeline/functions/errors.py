@@ -1,4 +1,4 @@
-"""What only functions raise; everything else is in `pulsar_txn.client.errors`."""
+"""Errors that only functions raise; everything else is in `pulsar_txn.client.errors`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function file is written with: `Function` and `SerDe`, under their official names."""
+"""Interface that a function file is written with: `Function` and `SerDe`, under their official names."""
 
 from __future__ import annotations
 

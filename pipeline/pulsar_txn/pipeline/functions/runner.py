@@ -36,7 +36,7 @@ NEGATIVE_ACK_DELAY: Final = 60.0
 
 @attrs.frozen
 class _Source:
-    """What one consumer of an instance receives from."""
+    """Source from which one consumer of an instance receives."""
 
     topics: list[str] | Pattern[str]
     pattern: str | None
@@ -76,7 +76,7 @@ class FunctionRun:
         self._instances: list[Instance] = []
 
     def stats(self) -> FunctionStats:
-        """What its instances have done so far."""
+        """Return what its instances have done so far."""
         return total(each.counts for each in self._instances)
 
     async def run(self) -> FunctionStats:

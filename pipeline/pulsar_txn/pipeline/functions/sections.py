@@ -16,7 +16,7 @@ _BATCHERS: Final = {"DEFAULT": BatchingType.DEFAULT, "KEY_BASED": BatchingType.K
 
 
 class ProcessingGuarantees(enum.Enum):
-    """When an input is acknowledged; official names."""
+    """Rules for when an input is acknowledged; official names."""
 
     ATLEAST_ONCE = "ATLEAST_ONCE"
     """When its output and everything it published is stored; an exception has it delivered again."""
@@ -29,14 +29,14 @@ class ProcessingGuarantees(enum.Enum):
 
 
 class SubscriptionPosition(enum.Enum):
-    """Where a new subscription starts."""
+    """Places where a new subscription starts."""
 
     LATEST = "LATEST"
     EARLIEST = "EARLIEST"
 
 
 class TransactionMode(enum.Enum):
-    """Whether the runtime opens transactions (PIP-439)."""
+    """Rules for whether the runtime opens transactions (PIP-439)."""
 
     OFF = "OFF"
     MANAGED = "MANAGED"
@@ -72,7 +72,7 @@ class TransactionConfig:
 
 
 class StateScope(enum.Enum):
-    """Who shares a state."""
+    """Scopes of a state: who shares it."""
 
     FUNCTION = "FUNCTION"
     """The whole function, which has one instance."""

@@ -1,4 +1,4 @@
-"""What the instances of a function have done so far."""
+"""Statistics of the instances of a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PREFIX: Final = "pulsar_function_"
 
 @attrs.frozen
 class UserMetric:
-    """What `context.record_metric` was given under one name."""
+    """Metric that `context.record_metric` was given under one name."""
 
     count: int
     total: float

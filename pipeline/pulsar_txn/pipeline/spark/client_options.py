@@ -96,7 +96,7 @@ def read_client_option(name: str, value: str) -> dict[str, Any]:
 
 
 def authentication_of(plugin: str, secret: Secret) -> Authentication:
-    """What Pulsar's `authPluginClassName` and `authParams` mean. OptionError."""
+    """Return what Pulsar's `authPluginClassName` and `authParams` mean. OptionError."""
     kind = plugin.rpartition(".")[2].removeprefix("Authentication").lower()
     make = _PLUGINS.get(kind)
     if make is None:

@@ -21,7 +21,7 @@ _NAMES: Final = tuple(
 
 
 def connection_of(options: Options) -> tuple[Any, ...]:
-    """What two queries have in common that can share a client."""
+    """Return what two queries have in common that can share a client."""
     return tuple(getattr(options, name) for name in _NAMES)
 
 

@@ -1,4 +1,4 @@
-"""What source and sink raise on purpose; each message says what to do."""
+"""Errors that source and sink raise on purpose; each message says what to do."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SinkStateLost(SinkError):
 
 
 class AckConflict(SinkError):
-    """Somebody else uses the subscription that the sink acknowledges (`ackSubscription`); nothing was published."""
+    """Error: somebody else uses the subscription that the sink acknowledges (`ackSubscription`); nothing was published."""
 
 
 class GroupRefused(SinkError):
@@ -69,7 +69,7 @@ class RowsMissing(SinkError):
 
 
 class CommitUndecided(SinkError):
-    """Nobody could say in time whether a transaction was committed. The replay decides."""
+    """Error: nobody could say in time whether a transaction was committed. The replay decides."""
 
 
 class StoreFailed(SinkError):

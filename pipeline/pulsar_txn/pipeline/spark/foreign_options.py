@@ -50,7 +50,7 @@ _PREFIXES: Final = {
 
 
 def answer_to(name: str) -> str | None:
-    """What to use instead of another source's option; None for a name that no other source has."""
+    """Return what to use instead of another source's option; None for a name that no other source has."""
     key = name.lower()
     found = _ANSWERS.get(key)
     if found is None:

@@ -1,4 +1,4 @@
-"""How the text of an option becomes a value, and how an error describes what was expected."""
+"""Values of options, made of their texts, and errors that say what was expected."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def compression(value: str) -> int:
 
 
 def delivery(value: str) -> str:
-    """How the rows of a sink get to their topics."""
+    """Return how the rows of a sink get to their topics."""
     chosen = value.strip().lower()
     if chosen not in DELIVERIES:
         raise ValueError(value)
@@ -119,7 +119,7 @@ def pattern(value: str) -> str:
 
 
 def schema(value: str) -> str:
-    """Where the type of the column `value` comes from: `bytes`, `topic`, a kind of schema, or the text of a definition."""
+    """The source of the type of the column `value`: `bytes`, `topic`, a kind of schema, or the text of a definition."""
     short = value.strip()
     if short.startswith("{"):
         json.loads(short)
@@ -139,17 +139,17 @@ def part_schema(value: str) -> str:
 
 
 def schema_type(value: str) -> str:
-    """How the values of a definition are written."""
+    """Return how the values of a definition are written."""
     return {"JSON": "json", "AVRO": "avro"}[value.strip().upper()]
 
 
 def key_value_encoding(value: str) -> str:
-    """Where the keys of pairs are, in Pulsar's words."""
+    """Return where the keys of pairs are, in Pulsar's words."""
     return {"INLINE": "INLINE", "SEPARATED": "SEPARATED"}[value.strip().upper()]
 
 
 def mode(value: str) -> str:
-    """What becomes of a value that does not fit, as Spark's `from_json` calls it."""
+    """Return what becomes of a value that does not fit, as Spark's `from_json` calls it."""
     return {each: each for each in MODES}[value.strip().upper()]
 
 

@@ -44,7 +44,7 @@ class SourceProgress:
 
 
 def source_progress(progress: Any) -> list[SourceProgress]:
-    """What our sources say in a `StreamingQueryProgress` (`query.lastProgress`, `event.progress` of a listener), in order.
+    """Progress of our sources in a `StreamingQueryProgress` (`query.lastProgress`, `event.progress` of a listener), in order.
 
     Other sources of the query are left out. The progress may also be a dict, or its JSON text; None has no sources.
     """

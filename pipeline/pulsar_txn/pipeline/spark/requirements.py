@@ -1,4 +1,4 @@
-"""What the Spark source and sink need. Asked when an import has failed, so that the error says what to install."""
+"""Requirements of the Spark source and sink. Asked when an import has failed, so that the error says what to install."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OLDEST_PYSPARK: Final = (4, 2)
 
 
 def why_not() -> str | None:
-    """What is missing for `format("pulsar")`, with what to do; None when nothing is."""
+    """Return what is missing for `format("pulsar")`, with what to do; None when nothing is."""
     try:
         installed = str(importlib.import_module("pyspark").__version__)
     except ImportError:

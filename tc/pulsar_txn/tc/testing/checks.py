@@ -1,4 +1,4 @@
-"""What a coordinator promises that says `checks`: check groups, prepared transactions, nonces, early answers.
+"""Promises of a coordinator that says `checks`: check groups, prepared transactions, nonces, early answers.
 
 Each promise is a function of a maker of fresh coordinators; the suite calls them. No promise depends on the rules of a
 coordinator (when it asks, how often, what its policy is): what is due is found by its deadline.
@@ -78,7 +78,7 @@ def a_question_that_nobody_begins_counts_for_nothing(make: MakeHost) -> None:
 
 
 def no_more_is_asked_at_once_than_there_is_room_for(make: MakeHost) -> None:
-    """What is answered, returned or decided makes room for the next question."""
+    """Check that what is answered, returned or decided makes room for the next question."""
     host = make()
     txns = [_opened(host) for _ in range(6)]
     host.tell(GroupJoined("group", room=2))

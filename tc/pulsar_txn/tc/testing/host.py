@@ -153,7 +153,7 @@ class HostedCoordinator:
 
     @property
     def entries(self) -> list[Entry]:
-        """What was appended."""
+        """Return what was appended."""
         return self.log.entries
 
     def crashed(self, count: int | None = None, stored: Snapshot | None = None) -> HostedCoordinator:
@@ -226,7 +226,7 @@ class _CheckedCoordinator(ByToken):
 
 
 class _CoordinatorSkin(Skin):
-    """What the host of a coordinator asks of its surroundings."""
+    """Surroundings of the host of a coordinator."""
 
     def __init__(self, host: HostedCoordinator) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""What every transaction coordinator promises, as test methods; subclass it and set `factory`.
+"""Promises of every transaction coordinator, as test methods; subclass it and set `factory`.
 
 The suite does not accept: an id that is given twice, an answer before what it promises is durable, a participant that hears of
 an outcome before the decision is durable, two outcomes of one transaction, a participant that is added after the decision, an

@@ -1,1 +1,1 @@
-"""What the service says of itself over HTTP: health, metrics, its transactions, their ends and timelines."""
+"""Side of the service over HTTP: health, metrics, its transactions, their ends and timelines."""

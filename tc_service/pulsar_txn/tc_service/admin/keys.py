@@ -1,4 +1,4 @@
-"""Where handlers find the service."""
+"""Keys by which handlers find the service."""
 
 from __future__ import annotations
 

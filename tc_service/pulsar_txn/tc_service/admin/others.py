@@ -32,7 +32,7 @@ class Unanswered(Exception):  # noqa: N818 - named by what happened
 
 @attrs.frozen
 class Answer:
-    """What another instance has answered."""
+    """Answer of another instance."""
 
     status: int
     content_type: str
@@ -62,7 +62,7 @@ class Others:
             yield
 
     def url_of(self, coordinators: Coordinators, tc_id: int) -> str | None:
-        """Where the instance is asked that leads a coordinator elsewhere; None while nobody is known to, or has no HTTP."""
+        """The address of the instance that leads a coordinator elsewhere; None while nobody is known to, or has no HTTP."""
         leader = coordinators.leader(tc_id)
         address = None if leader is None else Address.parse(leader).web
         return None if address is None else address.tls or address.plain
@@ -107,7 +107,7 @@ def unanswered(url: str, answer: Answer) -> Unanswered:
 
 
 async def or_503(asked: Awaitable[Answer]) -> web.Response:
-    """What the only instance that knows has answered, or that it did not."""
+    """Return what the only instance that knows has answered, or that it did not."""
     try:
         return (await asked).passed_on()
     except Unanswered as reason:

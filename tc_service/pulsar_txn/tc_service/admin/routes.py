@@ -1,4 +1,4 @@
-"""Which request to the service goes where, and to whom it answers."""
+"""Routes of requests to the service, and to whom it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process has claimed in one cluster: service numbers of lives, registers of logs, and numbers of the front.
+"""Claims of this process in one cluster: service numbers of lives, registers of logs, and numbers of the front.
 
 A cluster takes participants only while the claims are held. A register says which life of a log was the last one, and how far
 the log had come when participants were told of its decisions. So a start can see that its log is not the one that was told
@@ -43,7 +43,7 @@ _WAITS_SECONDS: Final = 5.0
 
 @attrs.frozen
 class Registered:
-    """What a register says: the newest life of a log, and the position that it had come to at least."""
+    """Text of a register: the newest life of a log, and the position that it had come to at least."""
 
     service: int
     position: Position
@@ -134,7 +134,7 @@ class Claims:
         self._lose(str(error))
 
     def refusal(self) -> Refusal:
-        """What a participant is answered while the claims are not held."""
+        """Return what a participant is answered while the claims are not held."""
         return Refusal(ServerError.ServiceNotReady, f"{self.why}, so the cluster takes no participants here; retry")
 
     # ---- claims
@@ -158,7 +158,7 @@ class Claims:
         await self._metadata.increment(_LOOKS)
 
     async def register(self, log: str) -> Registered | None:
-        """What the register of a log says; None for one that is not there. After `look`."""
+        """Return what the register of a log says; None for one that is not there. After `look`."""
         stored = await self._metadata.get(self._path(log))
         if stored is None:
             return None

@@ -1,4 +1,4 @@
-"""Where the claims of a cluster are: a topic that all services write to, and a producer that shows that this one lives.
+"""Place of the claims of a cluster: a topic that all services write to, and a producer that shows that this one lives.
 
 The topic `pulsar-txn-claims` is a small metadata store with compare-and-set (`topic_ledger.shared_metadata`): a claim has
 happened when it was read back. The topic `pulsar-txn-claims-<store>` has one exclusive producer, the process that has the

@@ -26,7 +26,7 @@ _MOST_OWNERS: Final = 10_000
 
 @value
 class Outcome:
-    """What came of one attempt. `detail`: the broker's own words."""
+    """Outcome of one attempt. `detail`: the broker's own words."""
 
     answer: Answer
     detail: str = ""
@@ -64,7 +64,7 @@ class _Attempt:
         self._told(self, _TAKEN_BY_ANOTHER if self.looked_up else TAKEN)
 
     def set_exception(self, error: PulsarError, /) -> None:
-        """It has not, or nobody knows."""
+        """Tell that it has not, or that nobody knows."""
         self._told(self, _failed(error))
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a cluster before it takes part: at the start of the coordinator, and for each participant that registers."""
+"""Checks of a cluster before it takes part: at the start of the coordinator, and for each participant that registers."""
 
 from __future__ import annotations
 

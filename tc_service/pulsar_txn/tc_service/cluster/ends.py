@@ -55,7 +55,7 @@ class WaitingEnd:
 
 
 def _nobody(_effect: TellParticipant, _attempts: int) -> None:
-    """Nobody watches."""
+    """Do nothing: nobody watches."""
 
 
 class EndDriver:
@@ -124,7 +124,7 @@ class EndDriver:
         return next((self._now_ms() - end.since_ms for end in self._untold.values()), 0)
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """Why a participant does not hold its outcome yet; None when it does, or nothing was decided."""
+        """Return why a participant does not hold its outcome yet; None when it does, or nothing was decided."""
         end = self._untold.get((txn_id, participant.topic, participant.subscription))
         if end is None:
             return None

@@ -55,11 +55,11 @@ class Line(Generic[T]):
 
     @property
     def rests_until_ms(self) -> int | None:
-        """When `take` is worth a call, if nothing is under way and something waits; None otherwise."""
+        """Return when `take` is worth a call, if nothing is under way and something waits; None otherwise."""
         return self._rests_until_ms if self.waiting and not self._flying else None
 
     def answered(self, end: T, answer: Answer, now_ms: int) -> bool:
-        """What came of an attempt; whether an alarm is due. An end that failed is the next one to be tried."""
+        """Return what came of an attempt; whether an alarm is due. An end that failed is the next one to be tried."""
         self._flying -= 1
         if answer is Answer.OK:
             self.failures = self._rests_until_ms = 0

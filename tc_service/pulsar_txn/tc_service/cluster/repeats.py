@@ -91,5 +91,5 @@ class Repeats:
 
     @property
     def next_ms(self) -> int | None:
-        """When `due` is worth a call; None when nothing waits."""
+        """Return when `due` is worth a call; None when nothing waits."""
         return self._ends[0][0] if self._ends else None

@@ -1,4 +1,4 @@
-"""What the answer to an end of a transaction means, and what comes next. A table, without IO.
+"""Rules for answers to an end of a transaction: what each means, and what comes next. A table, without IO.
 
 A participant is told until it answers "ok", however long that takes, and always the same outcome. What differs is how long to
 wait before the next attempt, and whether somebody must be told that the cluster needs a hand.
@@ -19,7 +19,7 @@ ALARM_AFTER: Final = 10
 
 
 class Answer(enum.Enum):
-    """What came of one attempt: LOOKUP of the owner, and END_TXN_ON_PARTITION or _ON_SUBSCRIPTION there."""
+    """Answer to one attempt: LOOKUP of the owner, and END_TXN_ON_PARTITION or _ON_SUBSCRIPTION there."""
 
     OK = "ok"
     GONE = "there is no such topic or subscription"
@@ -42,7 +42,7 @@ class Answer(enum.Enum):
 
 @value
 class Rule:
-    """What to do after an answer.
+    """Rule for what to do after an answer.
 
     `done`: nothing can be told any more. `first_pause_ms`: before the next attempt; it doubles with each failure in a row up
     to `longest_pause_ms`. `alarm_after`: attempts in a row after which an alarm is raised, 1 for what does not pass by
@@ -118,7 +118,7 @@ _OF_LOOKUP: Final = frozenset({Answer.BROKER_FAILED, Answer.BEING_MOVED, Answer.
 
 
 def answer_of(code: ServerError | None, *, at_lookup: bool = False) -> Answer:
-    """What an error code in an answer means; None for an answer without an error."""
+    """Return what an error code in an answer means; None for an answer without an error."""
     if code is None:
         return Answer.OK
     answer = _OF_CODE.get(code, Answer.OTHER)
@@ -126,7 +126,7 @@ def answer_of(code: ServerError | None, *, at_lookup: bool = False) -> Answer:
 
 
 def pause_ms(answer: Answer, failures: int) -> int:
-    """How long to wait after the `failures`-th attempt in a row that failed, the last of them with `answer`."""
+    """Return how long to wait after the `failures`-th attempt in a row that failed, the last of them with `answer`."""
     rule = RULES[answer]
     return min(rule.first_pause_ms << min(max(failures - 1, 0), 8), rule.longest_pause_ms)
 

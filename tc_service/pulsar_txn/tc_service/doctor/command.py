@@ -33,7 +33,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @attrs.frozen(kw_only=True)
 class Orders:
-    """What the command was told."""
+    """Orders that the command was given."""
 
     cluster: str
     admin_url: str

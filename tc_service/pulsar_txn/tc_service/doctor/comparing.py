@@ -23,7 +23,7 @@ _HELD: Final = (
 
 
 async def compared(coordinator: AdminApi, brokers: AdminApi, cluster: str | None) -> list[Finding]:
-    """What is wrong. `cluster`: the name that the coordinator has for this one; None where it has one alone.
+    """Return what is wrong. `cluster`: the name that the coordinator has for this one; None where it has one alone.
 
     Raises AdminUnreachable, AdminRefused.
     """

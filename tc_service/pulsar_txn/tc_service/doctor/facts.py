@@ -1,4 +1,4 @@
-"""What the doctor has seen of a cluster: values, without IO."""
+"""Facts that the doctor has seen of a cluster: values, without IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_txn.wire.values import value
 
 
 class Status(enum.Enum):
-    """What the coordinator of a transaction says of it."""
+    """Status that the coordinator of a transaction says of it."""
 
     OPEN = "open"
     COMMITTING = "being committed"
@@ -44,7 +44,7 @@ class CoordinatorFacts:
 
 @value
 class EntryFacts:
-    """What an entry of a topic says of itself."""
+    """Facts that an entry of a topic says of itself."""
 
     position: Position
     txn_id: TxnId | None
@@ -114,7 +114,7 @@ class Ledgers:
         return (self._ids[place - 1], self._entries[place - 1] - 1) if place else None
 
     def count_after(self, position: Position) -> int:
-        """How many entries come after a position."""
+        """Return how many entries come after a position."""
         place = bisect_left(self._ids, position[0])
         if place == len(self._ids):
             return 0

@@ -17,7 +17,7 @@ EXTERNAL: Final = 1 << 62
 
 
 class Verdict(enum.Enum):
-    """What a transaction is that holds something back."""
+    """Verdict on a transaction that holds something back."""
 
     OPEN = "open at its coordinator"
     ENDING = "decided, and its end has not arrived here"
@@ -29,7 +29,7 @@ class Verdict(enum.Enum):
 
 
 class Cure(enum.Enum):
-    """What the doctor can do."""
+    """Cure that the doctor has."""
 
     NOTHING = "nothing"
     REPEAT_COMMIT = "repeat the commit"
@@ -80,7 +80,7 @@ ADVICE: Final[Mapping[Verdict, Advice]] = MappingProxyType(
 
 
 def verdict_of(txn_id: TxnId, status: Status, ended_here: str | None) -> Verdict:
-    """What a transaction is, by what its coordinator says and by the marker that its topic has of it."""
+    """Return what a transaction is, by what its coordinator says and by the marker that its topic has of it."""
     if status is Status.OPEN:
         return Verdict.OPEN
     if status in (Status.COMMITTING, Status.ABORTING):
@@ -93,7 +93,7 @@ def verdict_of(txn_id: TxnId, status: Status, ended_here: str | None) -> Verdict
 
 
 def cure_of(verdict: Verdict, status: Status) -> Cure:
-    """What to do; for one that is being ended, by the outcome in its coordinator's log."""
+    """Return what to do; for one that is being ended, by the outcome in its coordinator's log."""
     if verdict is Verdict.ENDING:
         return Cure.REPEAT_COMMIT if status is Status.COMMITTING else Cure.REPEAT_ABORT
     return ADVICE[verdict].cure

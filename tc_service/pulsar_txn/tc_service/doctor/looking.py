@@ -27,7 +27,7 @@ _SAMPLES: Final = 3
 
 @attrs.frozen
 class Scope:
-    """What to look at. `entries`: how many of a topic to read for the transactions that hold it back."""
+    """Scope of what to look at. `entries`: how many of a topic to read for the transactions that hold it back."""
 
     topics: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ class Looking:
         return findings
 
     async def unexplained(self, topic: str, subscription: str) -> int:
-        """How many transactions have pending acks that no coordinator knows: the least of several samples, as all moves on."""
+        """Count of transactions with pending acks that no coordinator knows: the least of several samples, as all moves on."""
         fewest = 0
         for sample in range(_SAMPLES):
             if sample:

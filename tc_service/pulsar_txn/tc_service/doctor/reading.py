@@ -42,7 +42,7 @@ class TransactionsOff(Exception):  # noqa: N818 - named by what is found
 
 
 class Reading:
-    """What one cluster says of itself."""
+    """Reading of what one cluster says of itself."""
 
     def __init__(self, admin: AdminApi) -> None:
         self._admin = admin
@@ -71,7 +71,7 @@ class Reading:
         return sorted((_coordinator(int(number), stats) for number, stats in found.items()), key=lambda each: each.number)
 
     async def _partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; 0 for one that is not partitioned, or not there."""
+        """Return how many partitions a topic has; 0 for one that is not partitioned, or not there."""
         try:
             answer = await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/partitions")
         except AdminRefused as error:
@@ -88,13 +88,13 @@ class Reading:
         return _coordinator(number, stats)
 
     async def known(self) -> dict[TxnId, KnownTxn]:
-        """What the coordinators that are ready have open, or are ending."""
+        """Return what the coordinators that are ready have open, or are ending."""
         ready = [each.number for each in await self.coordinators() if each.state == READY]
         answers = await asyncio.gather(*map(self.known_to, ready))
         return {txn_id: txn for answer in answers for txn_id, txn in (answer or {}).items()}
 
     async def known_to(self, number: int) -> dict[TxnId, KnownTxn] | None:
-        """What one coordinator has open, or is ending; None when it cannot say, because it is being moved.
+        """Return what one coordinator has open, or is ending; None when it cannot say, because it is being moved.
 
         They are asked one by one: asked together, one that is not loaded makes the answer fail for all.
         """
@@ -107,7 +107,7 @@ class Reading:
         return {txn.txn_id: txn for txn in map(_known, found.values())}
 
     async def status(self, txn_id: TxnId) -> Status:
-        """What the coordinator of one transaction says of it now."""
+        """Return what the coordinator of one transaction says of it now."""
         found = await self._metadata(txn_id)
         if found is not None:
             return found.status
@@ -174,7 +174,7 @@ class Reading:
         return PendingAckFacts(topic, subscription, stats["state"], ongoing, unacknowledged, _recovering(stats))
 
     async def ledgers(self, topic: str) -> Ledgers:
-        """Where the entries of a topic are."""
+        """Return where the entries of a topic are."""
         return Ledgers.of(await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/internalStats"))
 
     async def entry(self, topic: str, position: Position) -> EntryFacts:
@@ -187,7 +187,7 @@ class Reading:
         return _entry(position, headers)
 
     async def first_position(self, topic: str, txn_id: TxnId) -> Position | None:
-        """Where a transaction begins that is ongoing in a topic; None for any other."""
+        """Return where a transaction begins that is ongoing in a topic; None for any other."""
         path = f"{_TRANSACTIONS}/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
         stats = await self._admin.get(path)
         return position_of(stats["startPosition"]) if stats.get("startPosition") and not stats.get("aborted") else None

@@ -9,7 +9,7 @@ from .findings import Cure, Finding
 
 
 def lines(finding: Finding, now_ms: int) -> list[str]:
-    """What is wrong, since when and what it blocks; then what to do."""
+    """Return what is wrong, since when and what it blocks; then what to do."""
     head = finding.what if finding.topic is None else f"{_place(finding)}: {finding.what}"
     facts = []
     if finding.since_ms > 1:
@@ -36,7 +36,7 @@ def as_dict(finding: Finding) -> dict[str, Any]:
 
 
 def question(finding: Finding) -> str:
-    """What is asked before a cure."""
+    """Return what is asked before a cure."""
     what = finding.cure.value
     if finding.cure is Cure.ABORT:
         what += ", and lose its messages"

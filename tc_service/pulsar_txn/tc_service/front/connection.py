@@ -56,16 +56,16 @@ class Upstream(asyncio.Protocol):
         self._client.hold(_BROKER, hold=True)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Go on: it reads again."""
         self.reads = True
         self._client.hold(_BROKER, hold=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What the broker ends, ends for the client."""
+        """End for the client what the broker ends."""
         self._client.close()
 
     def close(self) -> None:
-        """What was taken from the client still goes to a broker that reads. Idempotent."""
+        """Close it. What was taken from the client still goes to a broker that reads. Idempotent."""
         if self.transport is not None and not self.transport.is_closing():
             if self.reads:
                 self.transport.close()
@@ -235,7 +235,7 @@ class FrontConnection(asyncio.Protocol):
             self.hold(_REQUESTS, hold=True)
 
     def end_request(self) -> None:
-        """It is answered."""
+        """Note that it is answered."""
         self._requests -= 1
         if self._reasons & _REQUESTS and self._requests <= self._front.config.max_concurrent_requests_per_connection // 2:
             self.hold(_REQUESTS, hold=False)

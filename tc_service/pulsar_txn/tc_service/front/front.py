@@ -34,7 +34,7 @@ from .connection import FrontConnection
 
 @attrs.define
 class FrontServices:
-    """What the commands of an unchanged client ask of the server; implements `server.session.Services`."""
+    """Services that the commands of an unchanged client ask of the server; implements `server.session.Services`."""
 
     coordinators: Coordinators
     config: BrokerConfig

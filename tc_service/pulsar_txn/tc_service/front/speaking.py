@@ -1,4 +1,4 @@
-"""What the front itself hears and says: the commands of transactions, and the way to the coordinators. All else passes on."""
+"""Speech of the front itself: the commands of transactions, and the way to the coordinators. All else passes on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TLS_ONLY: Final = (
 
 
 class Front(Protocol):
-    """What all connections of the front share."""
+    """State that all connections of the front share."""
 
     brokers: FrontBrokers
     services: Services
@@ -70,7 +70,7 @@ class Link(Answering, Protocol):
         """A request is taken."""
 
     def end_request(self) -> None:
-        """It is answered."""
+        """Note that it is answered."""
 
 
 class Speaker:
@@ -177,7 +177,7 @@ class Speaker:
     # ---- from the broker
 
     def told(self, kind: int, frame: bytes) -> bytes:
-        """What goes on to the client in place of this frame. Raises WireError."""
+        """Return what goes on to the client in place of this frame. Raises WireError."""
         if kind == _CONNECTED:
             self._link.know("")
         elif kind == _CHALLENGE:

@@ -31,7 +31,7 @@ _ACTION: Final = {TxnStatus.COMMITTED: TxnAction.COMMIT, TxnStatus.ABORTED: TxnA
 
 
 class Reads(Protocol):
-    """What is read of the brokers; see `doctor.reading.Reading` and `doctor.looking.Looking`."""
+    """Reads of the brokers; see `doctor.reading.Reading` and `doctor.looking.Looking`."""
 
     async def buffer(self, topic: str) -> BufferFacts:
         """The transactions of a topic."""
@@ -40,26 +40,26 @@ class Reads(Protocol):
         """Those of a subscription."""
 
     async def holders(self, topic: str) -> list[TxnId]:
-        """Which transactions are ongoing in a topic."""
+        """Return which transactions are ongoing in a topic."""
 
     async def status(self, txn_id: TxnId) -> Status:
-        """What the cluster's own coordinators say."""
+        """Return what the cluster's own coordinators say."""
 
 
 class Knows(Protocol):
-    """What this service knows of the participants and transactions of the cluster."""
+    """Knowledge of this service about the participants and transactions of the cluster."""
 
     def touched_since(self, since_ms: int) -> list[Participant]:
         """Participants that were told something."""
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
-        """What our coordinators say; None for what they do not know, or do not lead here."""
+        """Return what our coordinators say; None for what they do not know, or do not lead here."""
 
     def is_open_at(self, participant: Participant) -> bool:
         """True if something of ours is open or ending there."""
 
     def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
-        """What has ended there, of what is remembered."""
+        """Return what has ended there, of what is remembered."""
 
     def tell_again(self, effect: TellParticipant) -> None:
         """Repeat an end now."""
@@ -105,7 +105,7 @@ class LateWrites:
             self._seen[participant] = (here, self._cure_subscription(participant, was_tried=before[1]))
 
     async def _place(self, participant: Participant) -> Position | int | None:
-        """What would change if it made progress; None where nothing is ongoing."""
+        """Return what would change if it made progress; None where nothing is ongoing."""
         if participant.subscription is None:
             buffer = await self._reads.buffer(participant.topic)
             return buffer.max_read_position if buffer.ongoing else None
@@ -132,7 +132,7 @@ class LateWrites:
         return not txn_id.most & LANE_BIT and await self._reads.status(txn_id) is not Status.NOT_KNOWN
 
     def _cure_subscription(self, participant: Participant, *, was_tried: bool) -> bool:
-        """Which transactions these are is not shown, so what has ended there is told once more; that changes nothing else."""
+        """Tell once more what has ended there, for it is not shown which transactions these are; that changes nothing else."""
         if self._knows.is_open_at(participant):
             return False
         if was_tried:

@@ -1,4 +1,4 @@
-"""What all instances of a coordinator service have in common: how many coordinators there are, and the clusters' names.
+"""Agreements of all instances of a coordinator service: how many coordinators there are, and the clusters' names.
 
 It is in the store's metadata, and several instances may start, or grow, at the same moment.
 """
@@ -20,7 +20,7 @@ _CLUSTERS: Final = "/tc-service/clusters"
 
 
 async def agree_on_count(store: LogStore, wanted: int) -> int:
-    """How many coordinators there are: never less than there were, because each may have transactions to end.
+    """Return how many coordinators there are: never less than there were, because each may have transactions to end.
 
     Raises StoreUnsupported for a store whose coordinators are those of a broker.
     """
@@ -45,7 +45,7 @@ async def agree_on_count(store: LogStore, wanted: int) -> int:
 
 
 async def count_now(metadata: MetadataStore) -> int:
-    """How many coordinators there are; another instance may have added some."""
+    """Return how many coordinators there are; another instance may have added some."""
     stored = await metadata.get(_COUNT)
     return 0 if stored is None else int(stored.data)
 

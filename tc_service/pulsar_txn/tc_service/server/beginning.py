@@ -66,7 +66,7 @@ async def _check_first(session: Session, frame: bytes, wanted: _Wanted) -> None:
 
 
 async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Participant]) -> Refusal | None:
-    """Why one of them cannot take part, or could not be asked about; None when all can."""
+    """Return why one of them cannot take part, or could not be asked about; None when all can."""
     try:
         await clusters.check(cluster, participants)
     except Refusal as refusal:
@@ -77,6 +77,6 @@ async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Pa
 
 
 def too_many(count: int) -> Refusal:
-    """What a request is answered that names more participants than one may."""
+    """Return what a request is answered that names more participants than one may."""
     text = f"{count} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
     return Refusal(ServerError.NotAllowedError, text)

@@ -25,7 +25,7 @@ class Cluster(Protocol):
 
     @property
     def place(self) -> ClaimsPlace:
-        """Where claims are."""
+        """Return where claims are."""
 
     async def start(self) -> None:
         """Look whether it can take part. Raises ClusterRefused."""
@@ -45,14 +45,14 @@ class Cluster(Protocol):
 
     @property
     def driver(self) -> Driver:
-        """How its participants are told."""
+        """Return how its participants are told."""
 
     async def close(self) -> None:
         """Tell nobody any more."""
 
 
 class Driver(Protocol):
-    """What the driver of a cluster's ends shows of itself; see `cluster.ends.EndDriver`."""
+    """Driver of a cluster's ends, as far as it shows itself; see `cluster.ends.EndDriver`."""
 
     ended: int
     alarms: int
@@ -80,7 +80,7 @@ class Driver(Protocol):
         """Topics whose last attempt failed, with the number of failures in a row."""
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """Why a participant does not hold its outcome yet."""
+        """Return why a participant does not hold its outcome yet."""
 
     def all_answered(self, txn_id: TxnId) -> None:
         """Nothing of a transaction can come late, says its client; its ends follow."""

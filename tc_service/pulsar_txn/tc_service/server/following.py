@@ -1,4 +1,4 @@
-"""What the service knows of its transactions beside their state: their timelines, and the ends to be told once more."""
+"""Knowledge of the service about its transactions beside their state: their timelines, and the ends to be told once more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Following:
         clusters.watch(self._told)
 
     def story(self, txn_id: TxnId) -> Story | None:
-        """What is known of a transaction; None for nothing."""
+        """Return what is known of a transaction; None for nothing."""
         return self._of(txn_id).story(txn_id)
 
     def ended_at(self, cluster: str, participant: Participant) -> list[End]:

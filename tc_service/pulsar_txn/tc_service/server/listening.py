@@ -66,7 +66,7 @@ class CoordinatorServer:
 
     @property
     def store(self) -> LogStore:
-        """Where the decisions are."""
+        """Return where the decisions are."""
         return self._store
 
     async def __aenter__(self) -> Self:

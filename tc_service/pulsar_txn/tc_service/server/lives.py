@@ -78,7 +78,7 @@ class _Living:
 
     @property
     def confirmed(self) -> Position:
-        """How far the log is durable."""
+        """Return how far the log is durable."""
         return self.host.host.main.confirmed
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class _Living:
         await asked(lambda answer: self.host.submit(make(answer), reserve=True))
 
     def withdrawn(self, cluster: str) -> list[TxnId]:
-        """What was to be told to a cluster and is not; it is told no more."""
+        """Return what was to be told to a cluster and is not; it is told no more."""
         infos = {effect.txn_id: self.machine.transaction(effect.txn_id.least) for effect, _ in self.untold}
         found = [txn_id for txn_id, info in infos.items() if info is not None and cluster in clusters_of(info)]
         self.untold = [each for each in self.untold if each[0].txn_id not in found]
@@ -101,7 +101,7 @@ class _Living:
         return found
 
     def in_doubt(self, is_known: Callable[[str], bool]) -> tuple[int, ...]:
-        """What is open, and has a participant in a cluster whose register is not known."""
+        """Return what is open, and has a participant in a cluster whose register is not known."""
         found = (info for info in self.machine.transactions() if info.status is TxnStatus.OPEN)
         return tuple(info.txn_id.least for info in found if not all(map(is_known, clusters_of(info))))
 
@@ -173,7 +173,7 @@ class LogLives:
         return make
 
     def held(self) -> Iterable[tuple[str, Any]]:
-        """What is HELD, with the names of the logs."""
+        """Return what is HELD, with the names of the logs."""
         for name, living in sorted(self._logs.items()):
             for info in living.machine.held():
                 yield name, info

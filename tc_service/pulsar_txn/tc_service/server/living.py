@@ -1,4 +1,4 @@
-"""Which clients live: their leases at the coordinators, and their goodbyes.
+"""Lives of clients: their leases at the coordinators, and their goodbyes.
 
 A connection is the sign of life. While a client has one, its leases are renewed for it; when it has none for the time of a
 lease, the coordinators abort what it has open and never use its lanes again.

@@ -1,4 +1,4 @@
-"""What one client has at the coordinator: who it is, and the transactions that its connection opened."""
+"""Session of one client at the coordinator: who it is, and the transactions that its connection opened."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Services(Protocol):
-    """What the commands ask of the server."""
+    """Services that the commands ask of the server."""
 
     coordinators: Coordinators
     transactional_ids: TransactionalIds | None
@@ -105,7 +105,7 @@ class Session:
         task.add_done_callback(self._tasks.discard)
 
     def writable_changed(self, *, writable: bool) -> None:
-        """It takes what it is asked, or does not."""
+        """Note that it takes what it is asked, or does not."""
         if self.member is not None:
             self.services.coordinators.check_groups.writable_changed(self.member)
 

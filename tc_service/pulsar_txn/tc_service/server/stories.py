@@ -1,4 +1,4 @@
-"""What happened to each transaction, as its records say and as the drivers of ends saw it. Values, without IO.
+"""Timelines of transactions, as its records say and as the drivers of ends saw it. Values, without IO.
 
 A story is a list of events in the order in which they happened. Times are milliseconds since the epoch; 0 where a snapshot has
 taken the place of the records.
@@ -41,13 +41,16 @@ class Checked(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """It waits for its end as long as it takes."""
+    """Event: it waits for its end as long as it takes."""
 
     at_ms: int
 
 
 class Held(NamedTuple):
-    """It waits for an administrator, because nobody here can know its outcome; or no longer. `cause`: a number of `Cause`."""
+    """Event: it waits for an administrator, because nobody here can know its outcome; or no longer.
+
+    `cause`: a number of `Cause`.
+    """
 
     at_ms: int
     cause: int
@@ -114,7 +117,7 @@ _BY: Final = {
 
 
 def by(cause: int | None) -> str:
-    """Who decided, in a word."""
+    """Return who decided, in a word."""
     known = None if cause is None else cause_of(cause)
     return "unknown" if known is None else _BY[known]
 

@@ -93,7 +93,7 @@ class Timeline:
         self._stories: dict[int, Story] = {}
 
     def story(self, txn_id: TxnId) -> Story | None:
-        """What is known of a transaction; None for nothing."""
+        """Return what is known of a transaction; None for nothing."""
         story = self._stories.get(txn_id.least)
         first = None if not story else story[0]
         return story if isinstance(first, Begun) and first.txn_id == txn_id else None
@@ -105,7 +105,7 @@ class Timeline:
             story.append(_new(Told, (now_ms, cluster, participant, attempts)))
 
     def ends(self) -> list[End]:
-        """What has ended, of what is remembered."""
+        """Return what has ended, of what is remembered."""
         stories = list(self._stories.values())
         return [end for end in map(end_of, stories) if end is not None]
 
@@ -219,7 +219,7 @@ def _registered(record: Entry) -> Registered:
 
 
 def end_of(story: Story) -> End | None:
-    """How a transaction has ended; None while it has not."""
+    """Return how a transaction has ended; None while it has not."""
     begun, done = story[0], story[-1]
     decided = next((event for event in story if isinstance(event, Decided)), None)
     if not isinstance(begun, Begun) or not isinstance(done, Done) or decided is None:
@@ -249,7 +249,7 @@ class Timelines:
             self._repeat(end, due_ms)
 
     def story(self, txn_id: TxnId) -> Story | None:
-        """What is known of a transaction; None for nothing."""
+        """Return what is known of a transaction; None for nothing."""
         timeline = self.of.get(coordinator_of(txn_id.most))
         return None if timeline is None else timeline.story(txn_id)
 

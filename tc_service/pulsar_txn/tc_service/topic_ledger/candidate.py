@@ -58,7 +58,7 @@ class Claimed:
 
 @attrs.frozen
 class Surroundings:
-    """What all logs of a store share."""
+    """State that all logs of a store share."""
 
     brokers: Brokers
     lease_seconds: float

@@ -1,4 +1,4 @@
-"""What of a namespace's policies would lose a log, asked of the admin API; and what to change."""
+"""Checks for policies of a namespace that would lose a log, asked of the admin API; and what to change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def check_namespace(namespace: str, admin_url: str, settings: Settings) ->
 
 
 def dangers(namespace: str, policies: Mapping[str, Any]) -> Iterator[str]:
-    """What would lose a log, each with what to do."""
+    """Return what would lose a log, each with what to do."""
     if policies.get("message_ttl_in_seconds"):
         yield f"messages expire; pulsar-admin namespaces remove-message-ttl {namespace}"
     for kind, quota in (policies.get("backlog_quota_map") or {}).items():

@@ -1,4 +1,4 @@
-"""What the logs of this provider raise beside the errors of every ledger."""
+"""Errors that the logs of this provider raise beside the errors of every ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the frames of a topic come to: the log's entries, its newest snapshot, and who leads it. Without IO.
+"""Fold of the frames of a topic: the log's entries, its newest snapshot, and who leads it. Without IO.
 
 Frames count only if they are of the leader: the producer and the epoch of the last CLAIM. A frame that came twice is dropped
 by its number. So what a former leader, or somebody else, wrote behind a CLAIM is not in the log.
@@ -205,11 +205,11 @@ class LogFold:
 
     @property
     def live_bytes(self) -> int:
-        """What of the log is needed: entries and snapshot."""
+        """Return what of the log is needed: entries and snapshot."""
         return self.bytes + (0 if self.snapshot is None else sum(map(len, self.snapshot.parts)))
 
     def droppable(self) -> int:
-        """How many of the oldest frames nobody needs."""
+        """Return how many of the oldest frames nobody needs."""
         needed = self._needed_from()
         return 0 if not self._marks else max(0, min(len(self._marks), needed - self._marks[0].ordinal))
 

@@ -24,7 +24,7 @@ FRAME_BYTES: Final = 1 << 20
 
 
 class Numbers(Protocol):
-    """What a frame's header says of the log at the moment when it is closed."""
+    """Numbers that a frame's header says of the log at the moment when it is closed."""
 
     next_entry: int
     first_entry: int
@@ -98,7 +98,7 @@ class FrameQueue:
         return self.open_group.bytes + waiting
 
     def unanswered_seconds(self) -> float:
-        """How long the oldest frame waits for its receipt; 0 when none does."""
+        """Return how long the oldest frame waits for its receipt; 0 when none does."""
         return self._runtime.monotonic() - self._in_flight[0].at if self._in_flight else 0.0
 
     def make_room(self, size: int) -> None:

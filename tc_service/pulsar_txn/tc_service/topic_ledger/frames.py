@@ -1,4 +1,4 @@
-"""What the messages of a log's topic hold: frames, each with a header and the records of one turn.
+"""Contents of the messages of a log's topic: frames, each with a header and the records of one turn.
 
     "PTXL"  version u8  epoch u64  sequence u64  next entry u64  first entry u64  snapshot u64  CRC32C u32
     records: kind u8  number u64  size u32  data
@@ -32,7 +32,7 @@ RECORD_BYTES: Final = _RECORD.size
 
 
 class Kind(IntEnum):
-    """What a record is. `number`: see each."""
+    """Kind of a record. `number`: see each."""
 
     ENTRY = 1
     """The next entry of the log. 0."""
@@ -122,7 +122,7 @@ def end_of_snapshot(number: int, covers: int, parts: int) -> Record:
 
 
 def read_end(record: Record) -> tuple[int, int]:
-    """What a snapshot covers (an entry's number), and how many parts it has. NotAFrame."""
+    """Return what a snapshot covers (an entry's number), and how many parts it has. NotAFrame."""
     if len(record.data) != _END.size:
         raise NotAFrame("the end of a snapshot has another size")
     covers, parts = _END.unpack(record.data)

@@ -20,17 +20,17 @@ _NEWS: Final = frozenset(5 << doubling for doubling in range(20))
 
 
 def pause_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return how long to wait after so many failures in a row."""
     return _PAUSES[min(failures, _LAST)]
 
 
 def level_of(failures: int) -> int:
-    """How loudly to speak of one more failure in a row: the sixth, the eleventh and the twenty-first… are news."""
+    """Return how loudly to speak of one more failure in a row: the sixth, the eleventh and the twenty-first… are news."""
     return logging.WARNING if failures in _NEWS else logging.DEBUG
 
 
 def as_pulsar_error(error: LookupFailed) -> PulsarError:
-    """Why the owner of a topic was not found."""
+    """Return why the owner of a topic was not found."""
     cause = error.__cause__
     return cause if isinstance(cause, PulsarError) else ConnectionLost(f"the broker of {error} was not found")
 

@@ -1,4 +1,4 @@
-"""What the operations of a metadata topic come to. Without IO.
+"""Fold of the operations of a metadata topic. Without IO.
 
 Several instances write; the order in the topic decides. Every instance applies the same operations in the same order, so each
 knows for its own which compare-and-set has won.

@@ -1,4 +1,4 @@
-"""What the messages of a store's metadata topic hold: one operation each, or a piece of a snapshot.
+"""Contents of the messages of a store's metadata topic: one operation each, or a piece of a snapshot.
 
     "PTXM"  version u8  kind u8  writer 8 bytes  sequence u64  expected i64  path size u16  CRC32C u32  path  data
 
@@ -27,7 +27,7 @@ ANY_VERSION: Final = -2
 
 
 class Op(IntEnum):
-    """What an operation does."""
+    """Kind of an operation."""
 
     HELLO = 1
     """Nothing: whoever has read it has read everything before it."""

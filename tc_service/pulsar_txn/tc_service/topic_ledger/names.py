@@ -1,4 +1,4 @@
-"""Which topic a log is in."""
+"""Names of the topics that logs are in."""
 
 from __future__ import annotations
 

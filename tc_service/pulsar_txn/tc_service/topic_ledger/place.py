@@ -102,10 +102,10 @@ class _Silent:
         """The topic moves."""
 
     def on_active_change(self, is_active: bool) -> None:
-        """It makes no difference here."""
+        """Do nothing: it makes no difference here."""
 
     def on_end_of_topic(self) -> None:
-        """It makes no difference here."""
+        """Do nothing: it makes no difference here."""
 
 
 def _mark_delete(answer: Any) -> Position:

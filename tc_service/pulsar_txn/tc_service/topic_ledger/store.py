@@ -146,7 +146,7 @@ class TopicStore:
 
     @property
     def log_count(self) -> int:
-        """How many logs there are."""
+        """Return how many logs there are."""
         return len(self._shared.keys(_LOG))
 
     def names(self, prefix: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a consistent reader begins: its partitions, and a consistent place in all of them."""
+"""Beginning of a consistent reader: its partitions, and a consistent place in all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one partition ahead of what was handed out: runs of entries, and how far samples of its end were passed."""
+"""Knowledge of one partition ahead of what was handed out: runs of entries, and how far samples of its end were passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consistent reader is told by its program, checked; and the reader, opened."""
+"""Arguments of a consistent reader, checked; and the reader, opened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _whole(_: object, attribute: attrs.Attribute[int], value: int) -> None:
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """What a consistent reader keeps at most, and how often it asks; see `Client.consistent_reader`."""
+    """Bounds of what a consistent reader keeps, and of how often it asks; see `Client.consistent_reader`."""
 
     max_ahead: int = attrs.field(validator=_whole)
     max_cut_messages: int = attrs.field(validator=_whole)

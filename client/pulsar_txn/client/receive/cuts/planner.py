@@ -1,4 +1,4 @@
-"""Which messages come next so that no transaction is shown in part: without IO, for any order of arrival.
+"""Choice of the messages that come next so that no transaction is shown in part: without IO, for any order of arrival.
 
 What a partition shows of a transaction proves that the transaction was committed, and so that all of its messages were stored
 before, in every partition. A sample of a partition's physical end that was begun later is therefore after all of them.
@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a reader keeps at most: runs known ahead in all partitions, messages and bytes of one cut."""
+    """Limits of what a reader keeps: runs known ahead in all partitions, messages and bytes of one cut."""
 
     ahead: int
     messages: int
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What comes next: of each partition (by its number) the runs in order, and how many messages they have."""
+    """Messages that come next: of each partition (by its number) the runs in order, and how many messages they have."""
 
     runs: dict[int, list[Run]]
     messages: int
@@ -152,7 +152,7 @@ class Planner:
             )
 
     def next(self, messages: int) -> Plan | None:
-        """What comes next, about so many messages if there are; None when nothing can be handed out now.
+        """Plan what comes next, about so many messages if there are; None when nothing can be handed out now.
 
         CutTooLarge when transactions hang together that are more than one cut may have.
         """

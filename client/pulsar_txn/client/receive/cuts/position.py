@@ -1,4 +1,4 @@
-"""Where a consistent reader is: a place in every partition, as text that a program can keep."""
+"""Position of a consistent reader: a place in every partition, as text that a program can keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSION = 1
 
 @attrs.frozen
 class PartitionPlace:
-    """How far one partition has been handed out.
+    """Place up to which one partition has been handed out.
 
     `after`: the last entry that was; EARLIEST for none. `begin`: an earlier entry, when a message in chunks began there and
     ends after `after`; reading begins with it. `since`: the end of the partition when a reader began at the end of its topics.

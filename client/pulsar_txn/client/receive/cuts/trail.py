@@ -41,7 +41,10 @@ class ChunkTrail:
         return True
 
     def begin(self, after: Position) -> Position | None:
-        """Where reading has to begin so that messages that end after `after` are whole; None: after it. `after` grows."""
+        """The place where reading has to begin so that messages that end after `after` are whole; None: after it.
+
+        `after` grows.
+        """
         while self._whole and self._whole[0][0] <= after:
             self._whole.popleft()
         firsts = [*(first for _, first in self._whole), *(first for first, _ in self._pending.values())]

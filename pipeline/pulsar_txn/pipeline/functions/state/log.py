@@ -137,7 +137,7 @@ class StateLog:
 
 
 async def _next(reader: AsyncReader[bytes]) -> Sequence[Message[bytes]]:
-    """What is there; nothing when nothing came for a while."""
+    """Return what is there; nothing when nothing came for a while."""
     try:
         async with asyncio.timeout(QUIET):
             return await reader.read_many(AT_ONCE)

@@ -83,7 +83,10 @@ class Table(Generic[P]):
         return [*((key, self._live[key][0]) for key in self._copied), *self._changed.items()]
 
     def keep(self, extra: int = 0) -> int:
-        """What `to_write` gave is committed, and `extra` records that hold no state. Returns the number of records so far."""
+        """Keep what `to_write` gave, which is committed, and `extra` records that hold no state.
+
+        Returns the number of records so far.
+        """
         for key in self._copied:
             self._settle(key, self._live[key][0])
             self._count += 1

@@ -1,4 +1,4 @@
-"""Which messages make a window, and which of them leave with it. Without IO and without a clock.
+"""Assignment of messages to windows, and of those that leave with one. Without IO and without a clock.
 
 A message is acknowledged in the transaction of the last window that has it. So after a crash exactly the messages come again
 that have windows to come, and `progress`, which the transaction of a window stores, says which windows were before.
@@ -18,7 +18,7 @@ NEVER: Final = -(1 << 62)
 
 @attrs.frozen(order=True)
 class Place:
-    """Where a message is: comparable within a source."""
+    """Place of a message: comparable within a source."""
 
     source: str
     position: tuple[int, int, int]
@@ -48,7 +48,7 @@ class Window(Generic[M]):
 
 
 class Windows(Protocol[M]):
-    """What collects messages and gives windows. `due` gives the same window until `fired`."""
+    """Collector of messages that gives windows. `due` gives the same window until `fired`."""
 
     def add(self, message: M, place: Place, time_ms: int) -> bool:
         """One more message; False when it comes after its last window."""

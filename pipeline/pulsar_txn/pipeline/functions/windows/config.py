@@ -14,7 +14,7 @@ EMIT_INTERVAL_MS: Final = 1000
 
 @attrs.frozen(kw_only=True)
 class WindowConfig:
-    """Which messages make a window: a number of them (`length_count`), or those of a time (`length_ms`)."""
+    """Messages that make a window: a number of them (`length_count`), or those of a time (`length_ms`)."""
 
     length_count: int | None = None
     length_ms: int | None = None

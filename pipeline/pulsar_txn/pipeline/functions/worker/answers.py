@@ -1,4 +1,4 @@
-"""What a broker asks its worker to do with a function: a message through it, its state, and the removal of its subscription."""
+"""Answers of a worker to its broker about a function: a message through it, its state, the end of its subscription."""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ class WorkerReplaced(PulsarError):  # noqa: N818 - named as the client's errors 
 
 
 class Door:
-    """What a worker asks the broker, and tells it. Raises aiohttp.ClientError and TimeoutError when it does not answer."""
+    """Requests of a worker to its broker, and its reports.
+
+    Raises aiohttp.ClientError and TimeoutError when it does not answer.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, admin_url: str, worker: str, folder: Path) -> None:
         self._session = session
@@ -36,7 +39,7 @@ class Door:
         self._folder = folder
 
     async def assignments(self, after: str) -> dict[str, Any]:
-        """What is to run, when it is something else than at the revision `after`, or after a while. WorkerReplaced."""
+        """Return what is to run, when it is something else than at the revision `after`, or after a while. WorkerReplaced."""
         params = {"worker": self._worker, "after": after}
         async with self._session.get(f"{self._url}/assignments", params=params, timeout=_WAIT) as answer:
             await _check(answer)
@@ -44,13 +47,13 @@ class Door:
             return found
 
     async def report(self, fqfn: str, reports: list[dict[str, Any]]) -> None:
-        """How the instances of a function are. WorkerReplaced."""
+        """Report how the instances of a function are. WorkerReplaced."""
         params = {"worker": self._worker}
         async with self._session.put(f"{self._url}/reports/{fqfn}", params=params, json=reports, timeout=_WAIT) as answer:
             await _check(answer)
 
     async def questions(self) -> list[dict[str, Any]]:
-        """What the broker asks, when there is something, or after a while. WorkerReplaced."""
+        """Return what the broker asks, when there is something, or after a while. WorkerReplaced."""
         async with self._session.get(f"{self._url}/questions", params={"worker": self._worker}, timeout=_WAIT) as answer:
             await _check(answer)
             found: list[dict[str, Any]] = await answer.json()

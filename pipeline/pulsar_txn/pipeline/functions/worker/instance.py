@@ -55,7 +55,10 @@ class Reports:
             del self._errors[:-LATEST_ERRORS]
 
     def say_stats(self, stats: FunctionStats) -> None:
-        """What was counted so far. Metrics of the function's own beyond 32 KiB are left out: the worker has to keep them."""
+        """Say what was counted so far.
+
+        Metrics of the function's own beyond 32 KiB are left out: the worker has to keep them.
+        """
         found, left = attrs.asdict(stats), LONGEST_METRICS
         kept: dict[str, Any] = {}
         for name, metric in found["user_metrics"].items():

@@ -44,7 +44,7 @@ class LastMinute:
         """The counts at the beginning of the last minute."""
 
     def note(self, now: float, stats: Mapping[str, Any]) -> None:
-        """What a process has counted by `now`."""
+        """Note what a process has counted by `now`."""
         counts = _Counts.of(stats)
         if self._noted and counts.received < self._noted[-1][1].received:
             self._noted.clear()

@@ -1,4 +1,7 @@
-"""What is to run: functions as the broker keeps them, and the instances that they ask for. Without IO."""
+"""Functions and instances that are to run: functions as the broker keeps them, and the instances that they ask for.
+
+Without IO.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class InstanceName:
 
 @attrs.frozen
 class InstanceSpec:
-    """What an instance is started with; another spec means another process."""
+    """Specification that an instance is started with; another spec means another process."""
 
     name: InstanceName
     package: int

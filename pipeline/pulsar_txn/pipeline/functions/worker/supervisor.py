@@ -32,7 +32,7 @@ _COMMAND: Final = ("-c", "import sys; from pulsar_txn.pipeline.functions.__main_
 
 @attrs.define
 class Health:
-    """What is known of an instance, over all its processes.
+    """Health of an instance, over all its processes.
 
     It runs from the first figures that its process reports until the process says that it failed, or ends. `error` says why it
     does not run; it stays until the instance runs again.

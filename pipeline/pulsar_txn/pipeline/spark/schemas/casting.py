@@ -29,7 +29,7 @@ class UnfitValueError(ValueError):
 
 
 def check_choice(have: DataType, want: DataType, path: str) -> None:
-    """Whether a column can be read as another type, of which it may have more fields. OptionError names what cannot be."""
+    """Check that a column can be read as another type, of which it may have more fields. OptionError names what cannot be."""
     if isinstance(have, StructType) and isinstance(want, StructType):
         for field in want.fields:
             if field.name not in have.names:

@@ -1,4 +1,4 @@
-"""What the options `schema`, `schemaType`, `keySchema` and `keyValueEncoding` ask for, as Pulsar's schemas."""
+"""Schemas of Pulsar that the options `schema`, `schemaType`, `keySchema` and `keyValueEncoding` ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic's schema is in Spark: the type of its values, and of its keys when it has pairs."""
+"""Schema of a topic in Spark: the type of its values, and of its keys when it has pairs."""
 
 from __future__ import annotations
 

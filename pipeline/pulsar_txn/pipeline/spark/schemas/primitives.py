@@ -123,7 +123,7 @@ def _long(values: Any) -> Any:
 
 
 def _within(values: Any, unit_ms: int) -> Any:
-    """Whether times in this unit are between the years 1 and 9999, which all calendars here have."""
+    """True if times in this unit are between the years 1 and 9999, which all calendars here have."""
     return (values >= BEGIN_OF_TIME_MS // unit_ms) & (values < END_OF_TIME_MS // unit_ms)
 
 

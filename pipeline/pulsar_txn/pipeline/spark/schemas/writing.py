@@ -42,7 +42,7 @@ _WIDER = (_WHOLE, (FloatType, DoubleType), _TEXT, (DecimalType,))
 
 
 def check_part(part: Part, have: DataType, column: str) -> None:
-    """Whether a column can be written; nothing of it may be left out silently. OptionError names what does not fit."""
+    """Check that a column can be written; nothing of it may be left out silently. OptionError names what does not fit."""
     info = part.info
     node = parsed(column, info.data) if info is not None and info.type in (JSON, AVRO) else None
     _check(have, part.kind, node, column)

@@ -85,7 +85,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             self._leave(self._epoch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What tasks have sent is aborted, and what they have staged for this job goes."""
+        """Abort what tasks have sent, and remove what they have staged for this job."""
         if self._epoch is not None:
             background().run(give_up(self._options, self._epoch))
             self._leave(self._epoch)

@@ -1,4 +1,4 @@
-"""What the sink reads in the query's checkpoint: which topics the micro-batch comes from, and up to where.
+"""Checkpoint of the query, as the sink reads it: which topics the micro-batch comes from, and up to where.
 
 Spark writes `offsets/<batch id>` before any task runs: a line with a version, one with metadata, then the offset of each
 source. Those of `format("pulsar")` are recognised by their form. The sink learns the folder only from the option

@@ -1,4 +1,4 @@
-"""What the sink takes: which columns, of which types; and their rows' targets and encoded messages."""
+"""Columns that the sink takes, with their types; and their rows' targets and encoded messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a micro-batch is published exactly once: the protocol alone, without Pulsar, Spark or a clock.
+"""Publication of a micro-batch exactly once: the protocol alone, without Pulsar, Spark or a clock.
 
 `SinkCommitter.commit` is a generator: it yields requests (`control`), and is sent their replies or thrown their errors.
 `drive` in `store` carries them out with a client; tests carry them out in a simulated store and stop at any of them.
@@ -321,7 +321,7 @@ def _forward(what: str, txn_id: str, places: Sequence[Place]) -> Generator[Reque
 
 
 def _not_the_same(marker: Marker, work: Work) -> str | None:
-    """Why the work is not the one that the marker of its number stands for; None when nothing speaks against it."""
+    """Return why the work is not the one that the marker of its number stands for; None when nothing speaks against it."""
     if marker.offsets and work.offsets and marker.offsets != work.offsets:
         return (
             "this checkpoint has planned other offsets under that number: it was copied, or restored from a backup. Use the "
@@ -359,7 +359,7 @@ def _up_to(marker: Marker) -> str:
 
 
 def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
-    """What to do when the last marker is of another query."""
+    """Return what to do when the last marker is of another query."""
     ends = " and ".join(marker.source_ends)
     start = f"with startingOffsets={ends}, where that query had ended," if ends else "where that query had ended"
     return (

@@ -1,4 +1,4 @@
-"""How rows get to their topics: `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it).
+"""Ways of rows to their topics: `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it).
 
 The choice is made on the driver before the tasks of a micro-batch run, and travels with the writer: an epoch of the sink's
 transactional id means `grouped`. With it travels the gate of the micro-batch: a transaction without participants, which the
@@ -86,7 +86,7 @@ def job_epoch(options: Options, job: str) -> Epoch | None:
 
 
 def transactional_id(sink_id: str) -> str:
-    """What all runs of a sink share."""
+    """Return what all runs of a sink share."""
     return f"spark-sink/{sink_id}"
 
 

@@ -1,4 +1,4 @@
-"""What a sink is called, and its topics: by the options, or from the query."""
+"""Names of a sink and of its topics: by the options, or from the query."""
 
 from __future__ import annotations
 

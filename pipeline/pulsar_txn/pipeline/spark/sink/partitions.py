@@ -1,4 +1,4 @@
-"""How many partitions topics have: asked once for all tasks, so that equal keys of a micro-batch go to one partition."""
+"""Numbers of the partitions of topics: asked once for all tasks, so that equal keys of a micro-batch go to one partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_txn.pipeline.spark.options import Options
 
 
 def count_partitions(options: Options, topic: str) -> int:
-    """How many partitions a topic has now, 0 for one without."""
+    """Return how many partitions a topic has now, 0 for one without."""
     return background().run(_count(options, topic))
 
 
@@ -19,7 +19,7 @@ def counted(options: Options) -> dict[str, int]:
 
 
 def known_or_asked(options: Options, known: Mapping[str, int]) -> Callable[[str], int]:
-    """What a task routes by: what the driver has counted; topics that only its rows name are asked for."""
+    """Return what a task routes by: what the driver has counted; topics that only its rows name are asked for."""
     return lambda topic: known[topic] if topic in known else count_partitions(options, topic)
 
 

@@ -1,4 +1,4 @@
-"""Whether anybody keeps what the sink writes: a warning for topics whose messages Pulsar may delete at once.
+"""Check that somebody keeps what the sink writes: a warning for topics whose messages Pulsar may delete at once.
 
 A topic without a subscription keeps its messages for the time of its retention, which by default is no time at all. The
 binary protocol cannot ask for either, so this needs the option `admin.url`.
@@ -32,7 +32,7 @@ async def warn_if_nobody_keeps(topics: Iterable[str], options: Options) -> None:
 
 
 async def _warning(topic: str, admin: Admin | None) -> str | None:
-    """What to say about a topic; None when a subscription, or retention for ever, keeps its messages."""
+    """Return what to say about a topic; None when a subscription, or retention for ever, keeps its messages."""
     if admin is None:
         return (
             f"{topic}: unless it has a subscription, Pulsar deletes its messages when its retention is over, which by default "

@@ -41,7 +41,7 @@ class Rows:
         self._payloads: Sequence[Payload] = ()
 
     def expect(self, payloads: Sequence[Payload], parked: Sequence[Parked], schema: SchemaInfo | None = None) -> None:
-        """What the tasks have handed over, and its schema."""
+        """Expect what the tasks have handed over, with its schema."""
         self._payloads = payloads
         self._targets.schema = schema
         self._forwarder.expect(parked)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class Sent(WriterCommitMessage):
-    """What one task hands to the commit: the transaction that its rows are in (None without rows), and how many they are.
+    """Message of one task to the commit: the transaction that its rows are in (None without rows), and how many they are.
 
     `partitions` are the numbers by which keys were routed.
     """
@@ -149,7 +149,7 @@ class TaskSending:
 
 
 def rows_sent(messages: Iterable[Sent]) -> dict[str, int]:
-    """How many rows were sent to each topic, by the attempts that count."""
+    """Return how many rows were sent to each topic, by the attempts that count."""
     counts: dict[str, int] = {}
     for message in messages:
         for topic, count in message.rows.items():

@@ -48,7 +48,7 @@ class Parked(NamedTuple):
 
 @attrs.frozen
 class Staged(WriterCommitMessage):
-    """What one task hands to the commit: which query and Spark partition it belongs to, and its payloads.
+    """Message of one task to the commit: which query and Spark partition it belongs to, and its payloads.
 
     They are here, or on the staging topic (`parked`). `partitions` are the numbers by which keys were routed.
     """
@@ -63,7 +63,7 @@ class Staged(WriterCommitMessage):
 
 
 class Routed(Protocol):
-    """What a task hands to the commit, whatever the protocol."""
+    """Message of a task to the commit, whatever the protocol."""
 
     @property
     def query_id(self) -> str:
@@ -75,7 +75,7 @@ class Routed(Protocol):
 
 
 def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) -> dict[str, int]:
-    """How many messages go to each topic."""
+    """Return how many messages go to each topic."""
     counts: dict[str, int] = {}
     for payload in payloads:
         counts[payload.topic] = counts.get(payload.topic, 0) + payload.batch.num_messages
@@ -85,7 +85,7 @@ def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) ->
 
 
 def handed_over(messages: Iterable[Staged]) -> tuple[list[Payload], list[Parked]]:
-    """What tasks have handed to the commit, in the order of Spark's partitions: here, and on the staging topic."""
+    """Return what tasks have handed to the commit, in the order of Spark's partitions: here, and on the staging topic."""
     in_order = sorted(messages, key=lambda each: each.partition)
     return [each for message in in_order for each in message.payloads], [
         each for message in in_order for each in message.parked

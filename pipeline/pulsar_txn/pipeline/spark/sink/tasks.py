@@ -1,4 +1,4 @@
-"""What a task of the sink does with its rows: encode them, and stage or send them."""
+"""Tasks of the sink: they encode their rows, and stage or send them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Put: TypeAlias = Callable[[Payload], None]
 
 
 class Encoding:
-    """How the rows of one task become payloads. `number` is the task's partition in Spark, `known` the partitions of topics.
+    """Encoding of one task's rows as payloads. `number` is the task's partition in Spark, `known` the partitions of topics.
 
     `batch_id` is the micro-batch's, for the rows' properties and for errors; None for a batch job. `watch` makes of what takes
     payloads a function that does the same and tells who watches. With `typed`, values and keys are encoded by its schema.
@@ -46,7 +46,7 @@ class Encoding:
 
     @property
     def schema(self) -> SchemaInfo | None:
-        """What the broker is told of the payloads."""
+        """Return what the broker is told of the payloads."""
         return None if self._typed is None else self._typed.info
 
     def encode(self, batches: Iterable[Any], put: Put) -> dict[str, int]:
@@ -68,7 +68,7 @@ class Encoding:
 
 
 def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_id: str = "") -> Staged:
-    """What a task hands to the commit: its encoded rows, or where they are on the staging topic."""
+    """Return what a task hands to the commit: its encoded rows, or where they are on the staging topic."""
     staging = TaskStaging(encoding.options, staging_topic)
     carrier = Carrier(encoding.options.inline_max_bytes, lambda: staging)
     try:

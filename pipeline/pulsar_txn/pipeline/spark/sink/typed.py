@@ -1,4 +1,4 @@
-"""What the sink writes with a schema: what the broker is told, and rows as messages of it."""
+"""Rows that the sink writes with a schema: what the broker is told, and rows as messages of it."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Rows:
 
 
 class _Shared:
-    """What the messages of an entry share, repeated for each of them."""
+    """Values that the messages of an entry share, repeated for each of them."""
 
     def __init__(self, entries: Sequence[tuple[int, str, int, str, int, bytes]], indexes: Sequence[Any]) -> None:
         self._counts, self._fronts, self._times, self._producers, self._sequences, _ = zip(*entries, strict=True)

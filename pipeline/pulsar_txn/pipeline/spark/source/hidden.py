@@ -1,4 +1,4 @@
-"""What open transactions hide from the source's query, as the cluster's admin API tells (the option `admin.url`)."""
+"""Messages that open transactions hide from the source's query, as the cluster's admin API tells (the option `admin.url`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OpenTransactions:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago that was."""
+        """Return how long ago that was."""
         return time.monotonic() - self._looked_at
 
     async def watch(self, partitions: Iterable[str], patience_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Which columns a query gets: those of the source, or what the user's `.schema(…)` chooses of them."""
+"""Columns that a query gets: those of the source, or what the user's `.schema(…)` chooses of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CORRUPT: Final = "_corrupt"
 
 
 def all_columns(options: Options, typed: TopicType | None) -> Layout:
-    """What a query gets that names no columns."""
+    """Return what a query gets that names no columns."""
     kinds: dict[str, DataType] = {}
     if typed is not None:
         kinds["value"] = typed.value.kind
@@ -75,7 +75,7 @@ def all_columns(options: Options, typed: TopicType | None) -> Layout:
 
 
 def chosen_columns(every: Layout, wanted: StructType) -> Layout:
-    """What `.schema(…)` asks for: columns by name, in its order, cast to its types. OptionError names what there is not."""
+    """Columns that `.schema(…)` asks for: by name, in its order, cast to its types. OptionError names what there is not."""
     if wanted == every.schema:
         return every
     found = []

@@ -1,4 +1,4 @@
-"""How many entries lie between two positions of a topic partition, whose ledgers the admin API lists."""
+"""Count of the entries between two positions of a topic partition, whose ledgers the admin API lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ledgers:
         return cls(tuple(sorted(sizes.items())), int(stats["numberOfEntries"]), last)
 
     def between(self, after: Place, upto: Place) -> int:
-        """How many entries are there after one position, up to and with another."""
+        """Return how many entries are there after one position, up to and with another."""
         return max(0, min(self._number(upto) - self._number(after), self.entries))
 
     def following(self, position: Place) -> Place:
@@ -43,7 +43,7 @@ class Ledgers:
         return (ledger_id, entry_id + 1) if later is None else (later, 0)
 
     def _number(self, position: Place) -> int:
-        """How many entries there are up to a position, counted from the first entry of the first ledger."""
+        """Return how many entries there are up to a position, counted from the first entry of the first ledger."""
         ledger_id, entry_id = position
         before = sum(size for each, size in self.sizes if each < ledger_id)
         return before + min(entry_id + 1, dict(self.sizes).get(ledger_id, 0))

@@ -1,4 +1,4 @@
-"""How far a number of messages or bytes reaches: entries are counted by their headers, a little ahead of the tasks."""
+"""Limits of a micro-batch, and how far they reach: entries are counted by their headers, a little ahead of the tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLICE_SECONDS: Final = 1.0
 
 @attrs.frozen
 class Limit:
-    """What a micro-batch takes at most; None is no bound. Entries are not cut, and each partition has one at least."""
+    """Limit of what a micro-batch takes; None is no bound. Entries are not cut, and each partition has one at least."""
 
     rows: int | None = None
     size: int | None = None
@@ -33,7 +33,7 @@ class Limit:
         )
 
     def less(self, rows: int, size: int) -> Limit:
-        """What is left of it."""
+        """Return what is left of it."""
         return Limit(
             None if self.rows is None else max(0, self.rows - rows), None if self.size is None else max(0, self.size - size)
         )
@@ -51,7 +51,7 @@ class Limits:
         self._walks: dict[str, Walk] = {}
 
     async def reach(self, start: Mapping[str, Place], end: Mapping[str, Place], limit: Limit) -> Places:
-        """How far `limit` reaches, shared over the partitions."""
+        """Return how far `limit` reaches, shared over the partitions."""
         reached = dict(end)
         behind = sorted(topic for topic in end if start.get(topic, NOTHING) < end[topic])
         walks = await asyncio.gather(*(self._walk(topic, start.get(topic, NOTHING)) for topic in behind))

@@ -1,4 +1,4 @@
-"""What the query cannot process: an error, or a warning when the option `failOnDataLoss` is false."""
+"""Loss of what the query cannot process: an error, or a warning when the option `failOnDataLoss` is false."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ VERSION: Final = 1
 
 
 def to_offset(places: Mapping[str, Place]) -> dict[str, Any]:
-    """What Spark is given."""
+    """Return what Spark is given."""
     return {"p": {topic: list(places[topic]) for topic in sorted(places)}, "v": VERSION}
 
 

@@ -1,4 +1,4 @@
-"""How long the source waits for a cluster that does not answer: a restart of a broker ends no query."""
+"""Patience of the source with a cluster that does not answer: a restart of a broker ends no query."""
 
 from __future__ import annotations
 

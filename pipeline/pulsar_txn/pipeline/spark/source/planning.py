@@ -12,7 +12,7 @@ from pulsar_txn.pipeline.spark.source.ranges import Range, first_visible
 
 
 class Work(InputPartition):
-    """What one task reads, one range after the other."""
+    """Work of one task: what it reads, one range after the other."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         self.ranges = tuple(ranges)

@@ -59,7 +59,7 @@ _ASKING: Final = "asking for the ends of topics"
 
 
 class _Reading:
-    """What batch and stream share: planning and reading ranges. Travels to the tasks, so it holds options only."""
+    """Part that batch and stream share: planning and reading ranges. Travels to the tasks, so it holds options only."""
 
     _options: Options
     _layout: Layout
@@ -160,7 +160,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return {"_options": self._options, "_layout": self._layout}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""
+        """Return where a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""
         text = self._options.starting_offsets or "latest"
         ends = self._ends()
         check_missing(self._options, self._open().missing)
@@ -174,7 +174,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return to_offset(start)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """How far the next micro-batch goes."""
+        """Return how far the next micro-batch goes."""
         end = self._next_end(start, limit)
         self._read_after = end
         return to_offset(end)

@@ -1,4 +1,4 @@
-"""What a running stream says of itself in Spark's progress, beside offsets: how far it is behind, and what is hidden from it.
+"""Report of a running stream on itself in Spark's progress, beside offsets: how far it is behind, and what is hidden from it.
 
 Spark has no metrics for sources in Python. It shows what `reportLatestOffset` answers, as `latestOffset` of the source; so
 it stands there. `source_progress` reads it.

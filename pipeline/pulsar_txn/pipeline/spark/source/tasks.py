@@ -1,4 +1,4 @@
-"""What a task does: it reads its ranges, and hands out record batches that are bounded in rows and bytes."""
+"""Tasks of the source: each reads its ranges, and hands out record batches that are bounded in rows and bytes."""
 
 from __future__ import annotations
 

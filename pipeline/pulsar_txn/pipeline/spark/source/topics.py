@@ -1,4 +1,4 @@
-"""What the source's driver asks of Pulsar: partitions and their ends, and the subscription that keeps what is not processed."""
+"""Questions of the driver to Pulsar: partitions and their ends, and the subscription that keeps what is not processed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Topics:
             await patience.insist(partial(self._move_to, moved), f"acknowledging on {self._options.subscription_name}")
 
     async def _move_to(self, places: Mapping[str, Place]) -> None:
-        """What succeeds is not done again after an error."""
+        """Move the subscription; what succeeds is not done again after an error."""
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def one(topic: str, place: Place) -> None:

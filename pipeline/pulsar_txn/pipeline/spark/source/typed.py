@@ -13,7 +13,7 @@ from pulsar_txn.pipeline.spark.schemas.parts import TopicType, topic_type
 
 
 def topics_type(options: Options) -> TopicType | None:
-    """What the options ask for: the one schema of all topics, or one that they describe; None for bytes. OptionError."""
+    """Return what the options ask for: the one schema of all topics, or one that they describe; None for bytes. OptionError."""
     check_schema_options(options)
     if asks_for_bytes(options):
         return None
