@@ -11,7 +11,7 @@ from pulsar.schema import Integer, Record, String
 from pulsar_txn.client import INT64_SCHEMA, AsyncClient, AutoSchema, AvroSchema, JsonSchema, StringSchema
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.pipeline import functions
-from pulsar_txn.pipeline.functions._schemas import schema_of
+from pulsar_txn.pipeline.functions._loading import schema_of
 
 
 @dataclass

@@ -19,8 +19,8 @@ import asyncio, os, signal, sys
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.pipeline import functions
-from pulsar_txn.pipeline.functions.state import log, owned, table
-from pulsar_txn.pipeline.functions.state.log import StateLog
+from pulsar_txn.pipeline.functions.state import owned, table
+from pulsar_txn.pipeline.functions.state.table import StateLog
 
 url, topic, step = sys.argv[1:]
 owned.TRIM_RECORDS, table.SLACK = 5, 0

@@ -173,7 +173,7 @@ import asyncio, json, os, signal, sys
 from pulsar_txn.client import AsyncClient, AsyncConsumer
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.pipeline import functions
-from pulsar_txn.pipeline.functions.state.log import StateLog
+from pulsar_txn.pipeline.functions.state.table import StateLog
 from pulsar_txn.pipeline.functions.state.owned import States
 
 url, topic, step, window, windows = sys.argv[1:]

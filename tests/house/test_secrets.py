@@ -37,9 +37,8 @@ from pulsar_txn.client.net.authentication import current_data
 from pulsar_txn.client.outbox import AsyncOutbox
 from pulsar_txn.pipeline.functions import FunctionConfig
 from pulsar_txn.pipeline.functions._command import authentication_of as authentication_of_flags
-from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.connecting import authentication_of_options, connection_of
-from pulsar_txn.pipeline.spark.options import TABLE, read_options
+from pulsar_txn.pipeline.spark.options import TABLE, read_client_option, read_options
 from pulsar_txn.tc_service.config import CLUSTER_FIELDS, ClusterConfig
 from pulsar_txn.tc_service.config import FIELDS as COORDINATOR_FIELDS
 from pulsar_txn.tc_service.config import load as load_coordinator

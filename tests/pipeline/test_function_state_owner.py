@@ -11,8 +11,8 @@ from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition, Transa
 from pulsar_txn.client.errors import TransactionAborted
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
-from pulsar_txn.pipeline.functions.state.log import StateLog
 from pulsar_txn.pipeline.functions.state.owned import States
+from pulsar_txn.pipeline.functions.state.table import StateLog
 
 TOPIC = "persistent://public/default/f-state"
 

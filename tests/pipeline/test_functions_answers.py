@@ -9,8 +9,8 @@ import pytest
 
 from pulsar_txn.client import MessageId, serialize_message_id
 from pulsar_txn.pipeline.functions import FunctionConfig
-from pulsar_txn.pipeline.functions.worker.answers import RefusedError, given, input_of, is_output_of, shown
-from pulsar_txn.pipeline.functions.worker.minute import LastMinute
+from pulsar_txn.pipeline.functions.worker.supervisor import LastMinute
+from pulsar_txn.pipeline.functions.worker.worker import RefusedError, given, input_of, is_output_of, shown
 
 IN = "persistent://public/default/in"
 SENT = MessageId(1, 2)

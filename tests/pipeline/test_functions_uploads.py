@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.pipeline.functions._uploads import check_upload
+from pulsar_txn.pipeline.functions._loading import check_upload
 
 
 @pytest.fixture

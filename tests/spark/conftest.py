@@ -20,7 +20,7 @@ collect_ignore_glob = [] if _HERE or "spark" in os.environ.get("PULSAR_TXN_REQUI
 def clients_end_with_their_module() -> Iterator[None]:
     """Those of the source and the sink in this process would look for ended servers until the end of the run."""
     yield
-    from pulsar_txn.pipeline.spark.background import background  # here, so that tests without Spark can be collected
+    from pulsar_txn.pipeline.spark.connecting import background  # here, so that tests without Spark can be collected
 
     here = background()
     here.run(here.close_clients())

@@ -13,12 +13,12 @@ import pytest
 from targets import Target
 from visible import is_blocked, read_all
 
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.errors import GroupRefused, OptionError, StoreFailed
 from pulsar_txn.pipeline.spark.options import Query, read_options
-from pulsar_txn.pipeline.spark.sink import batch_writer
-from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
-from pulsar_txn.pipeline.spark.sink.sending import Sent
+from pulsar_txn.pipeline.spark.sink import writer
+from pulsar_txn.pipeline.spark.sink.tasks import Sent
+from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter
 
 pytestmark = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 
@@ -46,7 +46,7 @@ class Job:
 
     def task(self, number: int, *values: str) -> Sent:
         """An attempt of a task, as a worker runs it."""
-        self._monkeypatch.setattr(batch_writer, "task_context", lambda: Context(number))
+        self._monkeypatch.setattr(writer, "task_context", lambda: Context(number))
         rows = pa.record_batch([pa.array(values, pa.string())], names=["value"])
         done = pickle.loads(self.pickled).write(iter([rows]))
         assert isinstance(done, Sent)

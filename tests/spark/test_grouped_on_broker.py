@@ -18,12 +18,11 @@ from pulsar_txn.client.inside import Epoch, act_as, open_for_others, take_over
 from pulsar_txn.pipeline.spark.errors import GroupRefused, OptionError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options, read_options
 from pulsar_txn.pipeline.spark.sink import writer
-from pulsar_txn.pipeline.spark.sink.committer import Outcome
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome
 from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record
 from pulsar_txn.pipeline.spark.sink.delivery import epoch_of, open_gate, transactional_id
-from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
-from pulsar_txn.pipeline.spark.sink.sending import TaskSending, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged
+from pulsar_txn.pipeline.spark.sink.tasks import TaskSending, rows_sent
 from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
 
 on_ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)

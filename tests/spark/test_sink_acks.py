@@ -17,11 +17,9 @@ from pulsar_txn.client import AsyncClient, InitialPosition
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing, SkipRefused
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
-from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
-from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged
-from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
-from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
+from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged, TaskStaging
+from pulsar_txn.pipeline.spark.sink.store import check_checkpoint, places_to_acknowledge
+from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.offsets import to_offset
 
 SUBSCRIPTION = "results"
@@ -151,7 +149,7 @@ def sink(pulsar: Target, topic: str, checkpoint: Checkpoint) -> Iterator[Sink]:
 
 def close_sinks() -> None:
     """The consumers that a sink keeps for its next commit would hold the subscription."""
-    from pulsar_txn.pipeline.spark.background import background
+    from pulsar_txn.pipeline.spark.connecting import background
     from pulsar_txn.pipeline.spark.sink.writer import sinks
 
     background().run(sinks.close())

@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from pulsar_txn.pipeline.spark.errors import CommitUndecided, GroupRefused, SinkError, SinkFenced, StoreFailed
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, Steps, Work
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome, Steps, Work
 from pulsar_txn.pipeline.spark.sink.control import (
     EndGroup,
     EndReply,
@@ -30,7 +30,6 @@ from pulsar_txn.pipeline.spark.sink.control import (
     Sweep,
     WriteRecord,
 )
-from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 
 SINK = "query/0"
 TOPICS = ("a", "b")

@@ -19,14 +19,14 @@ from visible import read_all
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.pipeline.spark import background as background_module
-from pulsar_txn.pipeline.spark.background import Background
+from pulsar_txn.pipeline.spark.connecting import Background
 from pulsar_txn.pipeline.spark.errors import SinkFenced
 from pulsar_txn.pipeline.spark.options import Query, read_options
 from pulsar_txn.pipeline.spark.sink import delivery as delivery_module
 from pulsar_txn.pipeline.spark.sink import writer as writer_module
-from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
-from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending
+from pulsar_txn.pipeline.spark.sink.committer import KeptSinks
 from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged
+from pulsar_txn.pipeline.spark.sink.tasks import Sent, TaskSending
 from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.offsets import to_offset
 

@@ -22,9 +22,8 @@ from pulsar_txn.pipeline.spark.errors import OptionError, RowsMissing, SinkFence
 from pulsar_txn.pipeline.spark.options import Options, read_options
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
 from pulsar_txn.pipeline.spark.sink.control import EndTxn, Marker, Publish, WriteRecord, decode_record
-from pulsar_txn.pipeline.spark.sink.staged import Carrier, Parked, Payload, Stager, rows_by_topic
-from pulsar_txn.pipeline.spark.sink.staging import SUBSCRIPTION as STAGING_SUBSCRIPTION
-from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
+from pulsar_txn.pipeline.spark.sink.staged import SUBSCRIPTION as STAGING_SUBSCRIPTION
+from pulsar_txn.pipeline.spark.sink.staged import Carrier, Parked, Payload, Stager, TaskStaging, rows_by_topic
 from pulsar_txn.pipeline.spark.sink.store import SUBSCRIPTION, PulsarSinkStore
 
 

@@ -14,8 +14,7 @@ from targets import Target
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
-from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
+from pulsar_txn.pipeline.spark.sink.delivery import check_not_read, source_ends, warn_if_nobody_keeps
 
 TOPIC = "persistent://public/default/in"
 OFFSET = json.dumps({"p": {f"{TOPIC}-partition-0": [1, 2], f"{TOPIC}-partition-1": [-1, -1]}, "v": 1})

@@ -12,11 +12,10 @@ from pulsar_txn.client import ConnectionLost, MessageId
 from pulsar_txn.client.encoded import AsyncEntryReader, RawEntry
 from pulsar_txn.pipeline.spark import DataLossError
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.source import gaps, ranges
-from pulsar_txn.pipeline.spark.source.gaps import Gap, Gaps
-from pulsar_txn.pipeline.spark.source.heads import Head, Heads
+from pulsar_txn.pipeline.spark.source import ranges
+from pulsar_txn.pipeline.spark.source.limits import Head, Heads
 from pulsar_txn.pipeline.spark.source.offsets import Place
-from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
+from pulsar_txn.pipeline.spark.source.ranges import Gap, Gaps, Range, RangeReader
 
 
 def settled(found: list[Gap], first_visible: Callable[[Place], Awaitable[Place | None]]) -> list[Gap]:
@@ -76,7 +75,7 @@ def test_many_gaps_cost_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         looks += 1
         return place
 
-    monkeypatch.setattr(gaps, "_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(ranges, "_GAP_PAUSE_SECONDS", 60.0)
     assert settled([((1, number), (1, number + 2)) for number in range(0, 100_000, 2)], first_visible) == []
     assert looks <= 2
 

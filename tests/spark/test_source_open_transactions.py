@@ -13,8 +13,8 @@ from targets import Target
 
 from pulsar_txn.client import AsyncClient, AsyncTransaction
 from pulsar_txn.pipeline.spark import PartitionProgress, PulsarDataSource, source_progress
-from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.source import hidden
+from pulsar_txn.pipeline.spark.connecting import background
+from pulsar_txn.pipeline.spark.source import topics as hidden
 from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from pulsar_txn.pipeline.spark import PartitionProgress, source_progress
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.source.hidden import Hidden, Oldest, OpenTransactions
-from pulsar_txn.pipeline.spark.source.ledgers import Ledgers
-from pulsar_txn.pipeline.spark.source.offsets import NOTHING
-from pulsar_txn.pipeline.spark.source.report import behind
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Ledgers
+from pulsar_txn.pipeline.spark.source.topics import Hidden, Oldest, OpenTransactions, behind
 
 STATS = {
     "numberOfEntries": 25,

@@ -15,9 +15,8 @@ from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.source import ranges
 from pulsar_txn.pipeline.spark.source.limits import Limit
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
-from pulsar_txn.pipeline.spark.source.patience import Patience
-from pulsar_txn.pipeline.spark.source.planning import entries_in, together
-from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
+from pulsar_txn.pipeline.spark.source.ranges import Patience, Range, RangeReader
+from pulsar_txn.pipeline.spark.source.tasks import entries_in, together
 
 
 class Scripted:

@@ -19,12 +19,11 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from pulsar_txn.client import OAuth2Authentication
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
 from pulsar_txn.pipeline.spark.connecting import make_client
-from pulsar_txn.pipeline.spark.foreign_options import answer_to
-from pulsar_txn.pipeline.spark.options import TABLE, Query, read_options
-from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
+from pulsar_txn.pipeline.spark.options import TABLE, Query, answer_to, read_options
+from pulsar_txn.pipeline.spark.sink.delivery import control_topic_of, sink_id
 from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
-from pulsar_txn.pipeline.spark.source.planning import Work
+from pulsar_txn.pipeline.spark.source.tasks import Work
 
 URL = {"service.url": "pulsar://localhost:6650"}
 

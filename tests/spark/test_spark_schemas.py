@@ -16,12 +16,10 @@ from typed_rows import struct
 
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.pipeline.spark import OptionError
-from pulsar_txn.pipeline.spark.schemas.casting import UnfitValueError, cast_column
 from pulsar_txn.pipeline.spark.schemas.definitions import definition_of, parsed, type_of
 from pulsar_txn.pipeline.spark.schemas.parts import part_of
-from pulsar_txn.pipeline.spark.schemas.primitives import PRIMITIVES
-from pulsar_txn.pipeline.spark.schemas.reading import PartReader
-from pulsar_txn.pipeline.spark.schemas.writing import PartWriter
+from pulsar_txn.pipeline.spark.schemas.primitives import PRIMITIVES, UnfitValueError, cast_column
+from pulsar_txn.pipeline.spark.schemas.values import PartReader, PartWriter
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TIMED = {

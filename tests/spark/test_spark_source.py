@@ -23,16 +23,16 @@ from targets import Target
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition
 from pulsar_txn.client.encoded import UnreadableEntryError
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource, UnreadableEntry
-from pulsar_txn.pipeline.spark.background import Background, background
+from pulsar_txn.pipeline.spark.connecting import Background, background
 from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.source import reader as reader_module
 from pulsar_txn.pipeline.spark.source import tasks
-from pulsar_txn.pipeline.spark.source.heads import Heads
 from pulsar_txn.pipeline.spark.source.layout import SCHEMA
+from pulsar_txn.pipeline.spark.source.limits import Heads
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, from_offset
-from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
 from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader
+from pulsar_txn.pipeline.spark.source.tasks import Work
 
 ALL = ReadAllAvailable()
 

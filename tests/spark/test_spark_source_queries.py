@@ -13,7 +13,7 @@ from targets import Target
 
 from pulsar_txn.client import AsyncClient, AsyncTransaction, AvroSchema
 from pulsar_txn.pipeline.spark import source_progress
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import background
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 on_ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)

@@ -46,7 +46,7 @@ from typed_rows import read, struct, write
 
 from pulsar_txn.client import AsyncClient, ProtobufNativeSchema
 from pulsar_txn.pipeline.spark import OptionError
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import background
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 WIDE = struct(

@@ -16,7 +16,7 @@ from typed_rows import struct
 from pulsar_txn.client import INT64_SCHEMA, AsyncClient, AvroSchema, JsonSchema, Schema, StringSchema
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, UndecodableValue
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.schemas.parts import spark_type
 
 FIELDS: list[dict[str, Any]] = [

@@ -17,13 +17,11 @@ from targets import Target
 from visible import read_all
 
 from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, SkipRefused, StoreFailed, write_batch
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import Hand, background, run_with_hands
 from pulsar_txn.pipeline.spark.foreach_batch import _last_of
-from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Query, read_options
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
+from pulsar_txn.pipeline.spark.sink.committer import JobCommitter, Outcome, Work
 from pulsar_txn.pipeline.spark.sink.control import EndReply, EndTxn, Fence, Marker, NewTxn, ReadRecords, RunJob, WriteRecord
-from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
 
 ROWS = 200
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
-from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.sink.store import GroupedSinkStore, PulsarSinkStore
 
 
 class Stopped(BaseException):

@@ -10,9 +10,9 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from pulsar_txn.pipeline.spark import PulsarDataSource
 from pulsar_txn.pipeline.spark.options import Query, read_options
-from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
+from pulsar_txn.pipeline.spark.sink.columns import written_type
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, stage
-from pulsar_txn.pipeline.spark.sink.typed import written_type
+from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter
 
 
 def struct(**kinds: DataType) -> StructType:

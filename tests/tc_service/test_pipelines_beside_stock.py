@@ -19,8 +19,7 @@ from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.inside import act_as, open_for_others, take_over
 from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.sink.committer import Outcome
-from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome
 from pulsar_txn.wire.ids import LANE_BIT, TxnId
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, SendTicket
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.inside import ErrorKinds, Future, WorkerThread, answer, is_fatal, parse_topic
-from pulsar_txn.pipeline.functions._loading import process_of, serde_of
+from pulsar_txn.pipeline.functions._loading import process_of, schema_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
-from pulsar_txn.pipeline.functions._schemas import schema_of
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.context import Context, WindowView
 from pulsar_txn.pipeline.functions.interface import SerDe

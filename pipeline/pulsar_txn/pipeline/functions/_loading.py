@@ -1,20 +1,45 @@
-"""From names to objects: the function that a configuration names, and its SerDe classes."""
+"""Loading of a function's file, and checks of it before it runs.
+
+From names to objects: the function that a configuration names, and its SerDe classes.
+
+Schemas by the names that a configuration gives: Pulsar's types, or a class of the function's own.
+
+Checks of a function's file before it runs: nothing here imports or runs it.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client import (
+    BOOLEAN_SCHEMA,
+    DOUBLE_SCHEMA,
+    FLOAT_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    AutoSchema,
+    AvroSchema,
+    BytesSchema,
+    JsonSchema,
+    Schema,
+    StringSchema,
+)
+from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
+from pulsar_txn.client.inside import SchemaInfo
 from pulsar_txn.pipeline.functions.interface import IdentitySerDe, SerDe, refuse_pickle
 
 
@@ -138,3 +163,128 @@ def extractor_of(class_name: str | None, py: str | None) -> Callable[[Any, Any],
         raise InvalidConfiguration(f"{class_name} is no extractor", hint="it needs extract_timestamp(input, message)")
     extract: Callable[[Any, Any], Any] = call
     return extract
+
+
+_PRIMITIVES: Final[dict[str, Any]] = {
+    "boolean": BOOLEAN_SCHEMA,
+    "int8": INT8_SCHEMA,
+    "int16": INT16_SCHEMA,
+    "int32": INT32_SCHEMA,
+    "int64": INT64_SCHEMA,
+    "float": FLOAT_SCHEMA,
+    "double": DOUBLE_SCHEMA,
+}
+_JSON: Final = 2
+_AVRO: Final = 4
+
+
+def schema_of(schema_type: str | None, type_class_name: str | None, py: str | None) -> Schema[Any] | None:
+    """The schema with that type, for values of that class; None without a type. InvalidConfiguration for other names."""
+    if schema_type is None:
+        return None
+    kind = schema_type.lower()
+    if kind in ("bytes", "none"):
+        return BytesSchema()
+    if kind == "string":
+        return StringSchema()
+    if kind in ("auto_consume", "auto"):
+        return AutoSchema()
+    if kind in _PRIMITIVES:
+        primitive: Schema[Any] = _PRIMITIVES[kind]
+        return primitive
+    if kind in ("json", "avro"):
+        return _of_class(kind, None if type_class_name is None else load(type_class_name, py))
+    if "." in schema_type:
+        return _own(schema_type, py)
+    raise InvalidConfiguration(
+        f"there is no schema type {schema_type!r}",
+        hint=f"write one of bytes, string, json, avro, auto_consume, {', '.join(_PRIMITIVES)}, or module.Class of a schema",
+    )
+
+
+def _of_class(kind: str, cls: Any) -> Schema[Any]:
+    if cls is None:
+        if kind == "json":
+            return JsonSchema()
+        raise InvalidConfiguration(
+            "schema type avro needs the class of the values", hint="name it: inputTypeClassName, or outputTypeClassName"
+        )
+    official = sys.modules.get("pulsar.schema")
+    if official is not None and isinstance(cls, type) and issubclass(cls, official.Record):
+        return _RecordSchema(kind, cls, official)
+    return JsonSchema(cls) if kind == "json" else AvroSchema(cls)
+
+
+def _own(class_name: str, py: str | None) -> Schema[Any]:
+    found = load(class_name, py)
+    schema: Any = found() if isinstance(found, type) else found
+    if not callable(getattr(schema, "encode", None)) or not callable(getattr(schema, "decode", None)):
+        raise InvalidConfiguration(f"{class_name} is no schema", hint="it needs encode(value), decode(payload) and info")
+    own: Schema[Any] = schema
+    return own
+
+
+class _RecordSchema:
+    """Values of a `Record` of the official package, which encodes and decodes them itself."""
+
+    def __init__(self, kind: str, record: Any, official: Any) -> None:
+        self._inner = (official.JsonSchema if kind == "json" else official.AvroSchema)(record)
+        definition = json.dumps(record.schema()).encode()
+        self.info: SchemaInfo | None = SchemaInfo(_JSON if kind == "json" else _AVRO, definition, kind.upper())
+
+    def encode(self, value: Any) -> bytes:
+        """The payload of a record. SchemaMismatch."""
+        try:
+            return bytes(self._inner.encode(value))
+        except Exception as error:
+            raise SchemaMismatch(f"the value does not fit its record: {error!r}") from error
+
+    def decode(self, payload: bytes) -> Any:
+        """The record of a payload. SchemaMismatch."""
+        try:
+            return self._inner.decode(payload)
+        except Exception as error:
+            raise SchemaMismatch(f"the payload does not fit its record: {error!r}") from error
+
+
+_DYNAMIC: Final = frozenset({"__getattr__", "__dict__", "exec", "globals", "locals", "modules", "setattr", "vars"})
+"""Names of what can give a module names that its text does not show."""
+
+
+def check_upload(class_name: str | None, py: str) -> None:
+    """InvalidConfiguration when `className` cannot be in the file. OSError when the file cannot be read.
+
+    What the text of a .py file does not show is accepted, as are other kinds of files: the worker says then what is missing.
+    """
+    if class_name is None:
+        raise InvalidConfiguration("className is missing", hint="name the class, with its module: exclaim.Exclaim")
+    file = Path(py)
+    if file.suffix != ".py":
+        return
+    try:
+        tree = ast.parse(file.read_bytes(), file.name)
+    except (SyntaxError, ValueError) as error:
+        raise InvalidConfiguration(f"py: {file.name} is no Python: {error}") from error
+    module, _, last = class_name.rpartition(".")
+    if not module:
+        module, last = class_name, "process"  # the native form: a module with a function of this name
+    if module != file.stem:
+        return  # it may be installed where the worker runs
+    names = _names(tree)
+    if last not in names and "*" not in names and not _DYNAMIC & names:
+        raise InvalidConfiguration(f"className: {file.name} has no {last}", hint="name what the file has: <module>.<class>")
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """All names that the text has, wherever they are: more than the module has."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+    return found

@@ -1,4 +1,10 @@
-"""`pulsar-txn functions …`: the commands of `pulsar-admin functions` for Python functions, and the worker that runs them.
+"""Commands of `pulsar-txn functions`.
+
+Parts of the commands of `pulsar-txn functions`: which function, which broker, a question to it, and an orderly end.
+
+`pulsar-txn functions trigger|querystate|putstate`: one message through a function that runs, and its state.
+
+`pulsar-txn functions …`: the commands of `pulsar-admin functions` for Python functions, and the worker that runs them.
 
 Found by the entry-point group `pulsar_txn.commands`. click and aiohttp come with the extra `broker`, as the script does.
 """
@@ -9,19 +15,147 @@ import argparse
 import asyncio
 import json
 import logging
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import click
 
-from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
-from pulsar_txn.client.inside import Secret
-from pulsar_txn.pipeline.functions import _command, _state_commands
-from pulsar_txn.pipeline.functions._asking import F, admin_url_option, ask, ended, named, path_of, run
-from pulsar_txn.pipeline.functions._uploads import check_upload
+from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, UsageError
+from pulsar_txn.client.inside import Secret, shown
+from pulsar_txn.pipeline.functions import _command
+from pulsar_txn.pipeline.functions._loading import check_upload
 from pulsar_txn.pipeline.functions.config import FunctionConfig
-from pulsar_txn.pipeline.functions.worker.specs import function_config
+from pulsar_txn.pipeline.functions.worker.door import function_config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_REFUSED: Final = 1
+_UNAVAILABLE: Final = 69
+_ADMIN_URL: Final = "http://127.0.0.1:8080"
+_PATIENCE: Final = aiohttp.ClientTimeout(total=60)
+
+admin_url_option: Final = click.option(
+    "--admin-url", default=_ADMIN_URL, envvar="PULSAR_ADMIN_URL", show_default=True, help="HTTP of the broker."
+)
+
+
+def named(command: F) -> F:
+    """The options that name a function."""
+    command = click.option("--fqfn", help="tenant/namespace/name, instead of the three.")(command)
+    command = click.option("--name", help="The function's name.")(command)
+    command = click.option("--namespace", default="default", show_default=True)(command)
+    return click.option("--tenant", default="public", show_default=True)(command)
+
+
+def path_of(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> str:
+    """`tenant/namespace/name`. click's errors when it is not clear."""
+    if fqfn is not None:
+        if fqfn.count("/") != 2:
+            raise click.BadParameter(f"{fqfn!r} is not tenant/namespace/name", param_hint="--fqfn")
+        return fqfn
+    if name is None:
+        raise click.UsageError("say which function: --name, or --fqfn")
+    return f"{tenant}/{namespace}/{name}"
+
+
+async def ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
+    """Return what the broker answers: a value of JSON, or a text in which other bytes are surrogates. What `run` reports."""
+    url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
+    async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
+        text = await answer.text(errors="surrogateescape")
+        if answer.status >= 400:
+            raise _RefusedError(_reason(text) or f"the broker answered {answer.status}")
+        if answer.content_type != "application/json":
+            return text or None
+        return json.loads(text) if text else None
+
+
+class _RefusedError(Exception):
+    """The broker said no."""
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run it; what fails ends the command with its code."""
+    try:
+        return asyncio.run(work)
+    except (_RefusedError, OSError, UsageError) as error:
+        code = _UNAVAILABLE if isinstance(error, aiohttp.ClientConnectionError) else _REFUSED
+        raise ended(error, code) from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ended(error, _UNAVAILABLE) from error
+
+
+def ended(error: Exception, code: int) -> SystemExit:
+    """Say what failed; raise what it returns."""
+    click.echo(f"pulsar-txn: {shown(str(error))}", err=True)
+    return SystemExit(code)
+
+
+@click.command("trigger")
+@named
+@admin_url_option
+@click.option("--topic", help="Which input; not needed where there is one.")
+@click.option("--trigger-value", help="What the function is given, as text.")
+@click.option("--trigger-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with it.")
+def trigger(topic: str | None, trigger_value: str | None, trigger_file: Path | None, **told: Any) -> None:
+    """Send one message to an input and print the function's output for it. It is a message as any other."""
+    if (trigger_value is None) == (trigger_file is None):
+        raise click.UsageError("say what the function is given: --trigger-value or --trigger-file")
+    form = aiohttp.FormData()
+    if trigger_file is not None:
+        form.add_field("dataStream", trigger_file.read_bytes(), filename=trigger_file.name)
+    else:
+        form.add_field("data", str(trigger_value), content_type="text/plain")
+    if topic is not None:
+        form.add_field("topic", topic, content_type="text/plain")
+    found = _ask(told, "POST", "/trigger", data=form)
+    if found is not None:
+        click.echo(str(found).encode(errors="surrogateescape"))
+
+
+@click.command("querystate")
+@named
+@admin_url_option
+@click.option("--key", "-k", required=True)
+def query_state(key: str, **told: Any) -> None:
+    """Show what the state has under a key, as far as it is committed."""
+    click.echo(json.dumps(_ask(told, "GET", f"/state/{_quoted(key)}"), indent=2))
+
+
+@click.command("putstate")
+@named
+@admin_url_option
+@click.option("--state", "-s", required=True, help="JSON: key, and stringValue, byteValue (base64) or numberValue.")
+def put_state(state: str, **told: Any) -> None:
+    """Set a key of the state. The function's instance ends meanwhile, and begins again."""
+    try:
+        key = json.loads(state)["key"]
+    except (ValueError, KeyError, TypeError):
+        raise click.BadParameter("it should be a JSON object with key", param_hint="--state") from None
+    form = aiohttp.FormData()
+    form.add_field("state", state, content_type="application/json")
+    _ask(told, "POST", f"/state/{_quoted(str(key))}", data=form)
+    click.echo(f"{key} is set")
+
+
+def _ask(told: dict[str, Any], method: str, path: str, **options: Any) -> Any:
+    function = path_of(told["tenant"], told["namespace"], told["name"], told["fqfn"])
+    return run(ask(told["admin_url"], method, function + path, **options))
+
+
+def _quoted(key: str) -> str:
+    return quote(key, safe="")
+
 
 _USAGE: Final = 2
 REPLACED: Final = 75
@@ -179,5 +313,5 @@ def worker(admin_url: str, with_parent: bool) -> None:
         raise ended(error, REPLACED) from error
 
 
-for _each in (_state_commands.trigger, _state_commands.query_state, _state_commands.put_state):
+for _each in (trigger, query_state, put_state):
     functions.add_command(_each)

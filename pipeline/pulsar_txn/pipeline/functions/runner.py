@@ -19,10 +19,8 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import AMBIENT, first_error, parse_topic
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop
 from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
-from pulsar_txn.pipeline.functions._loading import load
-from pulsar_txn.pipeline.functions._logs import TopicHandler
-from pulsar_txn.pipeline.functions._outlets import Outlets
-from pulsar_txn.pipeline.functions._schemas import schema_of
+from pulsar_txn.pipeline.functions._loading import load, schema_of
+from pulsar_txn.pipeline.functions._outlets import Outlets, TopicHandler
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.sections import InputSpec, ProcessingGuarantees, SubscriptionPosition
 from pulsar_txn.pipeline.functions.stats import FunctionStats, total

@@ -12,13 +12,10 @@ from pyspark.sql.types import StructType
 
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
-from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
-from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
-from pulsar_txn.pipeline.spark.source.layout import Layout, all_columns, chosen_columns
-from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
-from pulsar_txn.pipeline.spark.source.refused import RefusedStreamReader
-from pulsar_txn.pipeline.spark.source.typed import topics_type
+from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_txn.pipeline.spark.source.layout import Layout, all_columns, chosen_columns, topics_type
+from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader, RefusedStreamReader
 from pulsar_txn.pipeline.spark.steps import OnStep
 
 logger = logging.getLogger(__name__)

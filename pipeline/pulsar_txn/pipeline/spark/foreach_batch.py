@@ -23,17 +23,15 @@ from pyspark import TaskContext
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, TopicNotFound
 from pulsar_txn.client.encoded import open_entry_reader
-from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.connecting import connection_of
+from pulsar_txn.pipeline.spark.connecting import Hand, background, connection_of, run_with_hands
 from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
-from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
-from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, offsets_digest, source_ends
-from pulsar_txn.pipeline.spark.sink.columns import check_columns
+from pulsar_txn.pipeline.spark.sink.columns import check_columns, written_type
 from pulsar_txn.pipeline.spark.sink.committer import (
     ANY_TOPIC,
+    JobCommitter,
+    KeptSinks,
     Outcome,
     SinkCommitter,
     Work,
@@ -41,14 +39,18 @@ from pulsar_txn.pipeline.spark.sink.committer import (
     not_same_target,
 )
 from pulsar_txn.pipeline.spark.sink.control import Marker
-from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs
-from pulsar_txn.pipeline.spark.sink.job_store import Job, JobSinkStore
-from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
-from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
-from pulsar_txn.pipeline.spark.sink.names import control_topic_of, frame_id, sink_id
-from pulsar_txn.pipeline.spark.sink.partitions import counted
+from pulsar_txn.pipeline.spark.sink.delivery import (
+    check_not_read,
+    control_topic_of,
+    counted,
+    end_grouped_runs,
+    frame_id,
+    offsets_digest,
+    sink_id,
+    source_ends,
+)
+from pulsar_txn.pipeline.spark.sink.store import Job, JobSinkStore, check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send_shared
-from pulsar_txn.pipeline.spark.sink.typed import written_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,12 +16,10 @@ import attrs
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, TransactionState
 from pulsar_txn.client.errors import ProducerFenced, PulsarError, SchemaMismatch, UsageError
-from pulsar_txn.pipeline.functions._checks import ONE_STATE, ONE_STATE_HINT
-from pulsar_txn.pipeline.functions.config import FunctionConfig
+from pulsar_txn.pipeline.functions.config import ONE_STATE, ONE_STATE_HINT, FunctionConfig
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.sections import StateScope
-from pulsar_txn.pipeline.functions.state.log import TRIM_RECORDS, StateLog
-from pulsar_txn.pipeline.functions.state.table import Table, Value
+from pulsar_txn.pipeline.functions.state.table import TRIM_RECORDS, StateLog, Table, Value
 
 if TYPE_CHECKING:
     from pulsar_txn.client import AsyncClient, AsyncConsumer, SendTicket

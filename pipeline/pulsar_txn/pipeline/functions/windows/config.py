@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.pipeline.functions._keys import Read, section, text, whole
+from pulsar_txn.pipeline.functions.sections import Read, section, text, whole
 
 EMIT_INTERVAL_MS: Final = 1000
 

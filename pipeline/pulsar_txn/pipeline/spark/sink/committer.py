@@ -1,4 +1,6 @@
-"""Publication of a micro-batch exactly once: the protocol alone, without Pulsar, Spark or a clock.
+"""Publication of micro-batches exactly once.
+
+Publication of a micro-batch exactly once: the protocol alone, without Pulsar, Spark or a clock.
 
 `SinkCommitter.commit` is a generator: it yields requests (`control`), and is sent their replies or thrown their errors.
 `drive` in `store` carries them out with a client; tests carry them out in a simulated store and stop at any of them.
@@ -14,13 +16,41 @@
 Why it holds: rows and marker are decided together; a marker can only be written by the newest epoch; so of two runs
 the older one either has written its marker before the fence, and the newer one waits for its decision after the
 barrier, or it can never commit.
+
+The commit of `write_batch`: the rows are sent by a Spark job of its own, in the transaction of the marker.
+
+    publish     NewTxn, Intent; RunJob: all tasks send in this one transaction; the marker with the rows that they counted; END
+    doubt       as in `committer`. A job that failed leaves some rows in the transaction, so it is aborted, and the whole job
+                runs again in another one
+
+One transaction for several tasks is right only because the job belongs to us: as a barrier job it fails as a whole, no task
+of it is tried again by Spark, and nobody sends any more when it has succeeded.
+
+The sinks that this process keeps between commits, because Spark makes a new writer for each.
+
+Spark hands the commits of all queries of a session to a pool of processes, in any order. So the next commit of a query may
+be done elsewhere, and what is kept here is out of date when one comes here again.
+
+The protocol `grouped`: tasks send straight to the targets, each attempt in a transaction of its own.
+
+Only the driver knows which attempts count: those whose messages Spark delivers to the commit. One record of the coordinator
+then commits exactly their transactions and the one of the marker, and aborts what else the sink has open: attempts that
+were truncated, failed, or lost against a twin. So no byte of the rows goes through the driver.
+
+    take over   as in `committer`; `Fence` also makes an end of what older epochs of the sink's transactional id have open
+    publish     NewTxn, marker; EndGroup with the transactions that were delivered
+    doubt       as in `committer`. Delivered transactions cannot be filled again, so a group that was refused (one of them
+                timed out, or a newer run has aborted it) ends the query, and the replay sends the rows again
+    skip        a replay of what is published already: `Sweep` aborts what its tasks have sent
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+import logging
+import os
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -30,6 +60,7 @@ from pulsar_txn.pipeline.spark.errors import (
     CheckpointOlderThanSink,
     CommitUndecided,
     ForeignCheckpoint,
+    GroupRefused,
     RowsMissing,
     SinkFenced,
     SinkStateLost,
@@ -39,6 +70,7 @@ from pulsar_txn.pipeline.spark.errors import (
 from pulsar_txn.pipeline.spark.sink.control import (
     Acknowledge,
     Barrier,
+    EndGroup,
     EndReply,
     EndTxn,
     Fence,
@@ -56,6 +88,8 @@ from pulsar_txn.pipeline.spark.sink.control import (
     Record,
     ReleaseStaging,
     Request,
+    RunJob,
+    Sweep,
     WriteRecord,
 )
 
@@ -368,3 +402,109 @@ def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
         f"first one; or give the new query a sinkId of its own; or, to continue in place of the first one, start it {start} "
         "and set adoptCheckpoint=true: nothing is skipped then, so rows that it reads again are published again"
     )
+
+
+class JobCommitter(SinkCommitter):
+    """See `SinkCommitter`. The rows of a `Work` are not known before the job has run."""
+
+    def _fill(self, marker: Marker, places: Sequence[Place]) -> Steps:
+        del places
+        rows: dict[str, int] = yield RunJob(marker.txn_id)
+        yield WriteRecord(attrs.evolve(marker, rows=rows), txn_id=marker.txn_id)
+
+
+logger = logging.getLogger(__name__)
+
+
+class _Store(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=SinkCommitter)
+S = TypeVar("S", bound=_Store)
+T = TypeVar("T")
+
+_OUT_OF_DATE: Final = (SinkFenced, SinkStateLost)
+
+
+class KeptSinks(Generic[C, S]):
+    """Committers with their stores, by process and key. Use it on the client's loop."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[tuple[Any, ...], tuple[C, S]] = {}
+
+    async def commit(self, *key: Any, make: Callable[[], Awaitable[tuple[C, S]]], work: Callable[[C, S], Awaitable[T]]) -> T:
+        """Do `work` with the sink of this key. A kept one that is fenced or sees a gap is replaced by a new one, once.
+
+        A sink is closed and forgotten when its commit fails.
+        """
+        mine = (os.getpid(), *key)
+        kept = self._sinks.pop(mine, None)
+        if kept is None:
+            return await self._use(mine, await make(), work)
+        try:
+            return await self._use(mine, kept, work)
+        except _OUT_OF_DATE as error:
+            logger.info("this process reads the state of the sink %s again: %s", kept[0].sink_id, error)
+        anew = await make()
+        anew[0].replaces(kept[0])
+        return await self._use(mine, anew, work)
+
+    async def _use(self, mine: tuple[Any, ...], sink: tuple[C, S], work: Callable[[C, S], Awaitable[T]]) -> T:
+        try:
+            done = await work(*sink)
+        except BaseException:
+            await sink[1].close()
+            raise
+        self._sinks[mine] = sink
+        return done
+
+    async def close(self) -> None:
+        """Close all."""
+        while self._sinks:
+            _, (_, store) = self._sinks.popitem()
+            await store.close()
+
+
+@attrs.frozen
+class GroupWork(Work):
+    """A micro-batch whose rows are in the transactions `delivered`, which are open and of which nobody sends any more."""
+
+    delivered: Sequence[str] = ()
+
+
+class GroupedCommitter(SinkCommitter):
+    """See `SinkCommitter`; its micro-batches are a `GroupWork` each."""
+
+    def commit(self, work: Work) -> Steps:
+        """Publish a micro-batch; returns an Outcome. GroupRefused when the transactions of its tasks are over."""
+        outcome: Outcome = yield from super().commit(work)
+        if outcome is Outcome.SKIPPED:
+            yield Sweep()
+        return outcome
+
+    def _attempt(self, work: Work, epoch: int) -> Steps:
+        assert isinstance(work, GroupWork)  # noqa: S101  # the writer makes it
+        txn_id: str = yield NewTxn()
+        marker = self._marker(work, epoch, txn_id)
+        self._announced[txn_id] = None
+        try:
+            yield WriteRecord(marker, txn_id=txn_id)
+            if work.acks:
+                yield Acknowledge(txn_id, work.acks)
+        except (AckConflict, SinkFenced):
+            yield EndTxn(txn_id, commit=False)
+            raise
+        except StoreFailed:
+            yield from self._read_up_to_now(epoch)
+            return
+        if (yield EndGroup(txn_id, work.delivered)) is EndReply.DONE:
+            self._note(marker)
+            return
+        yield from self._read_up_to_now(epoch)
+        if not self._is_published(work):
+            raise GroupRefused(
+                f"micro-batch {work.batch_id}: the transactions of its tasks are over, and nothing was published. "
+                "Restart the query: the replay sends the rows again. If this comes again, a micro-batch takes longer than "
+                "transactionTimeoutMs: raise that, or make micro-batches smaller"
+            )

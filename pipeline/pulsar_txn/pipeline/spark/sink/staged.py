@@ -1,22 +1,47 @@
-"""Rows of a task as final Pulsar batches, built on the executor; the driver sends them without looking inside."""
+"""Rows on their way to the commit.
+
+Rows of a task as final Pulsar batches, built on the executor; the driver sends them without looking inside.
+
+The staging topic as a task sees it: entries whose bytes are encoded batches, outside of any transaction.
+
+Nothing there means anything by itself. A commit takes the entries that the messages of its tasks name; what attempts have left
+that failed, were truncated or came late is named by nobody, and goes when the entries around it are released.
+
+The way of the rows on the driver: to their topics, from the tasks' messages or from the staging topic.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pulsar_txn.client.encoded import EncodedBatch, SchemaInfo, pack_batch
+from pulsar_txn.client import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncReader,
+    AsyncTransaction,
+    InitialPosition,
+    MessageId,
+    PulsarError,
+)
+from pulsar_txn.client.encoded import EncodedBatch, EncodedSchema, SchemaInfo, pack_batch
+from pulsar_txn.client.errors import ConsumerBusy
+from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.columns import Group, Grouping, RowError
-from pulsar_txn.pipeline.spark.sink.control import Place
+from pulsar_txn.pipeline.spark.sink.committer import Steps
+from pulsar_txn.pipeline.spark.sink.control import Forward, OpenStaging, Place, Publish, ReadStaging, Receipts
 
 MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 """What a broker takes with the default of `maxMessageSize`; a broker with less says so when the batch is sent."""
@@ -268,3 +293,264 @@ def _contents(messages: Any) -> tuple[memoryview, memoryview]:
     _, offsets, data = messages.buffers()
     first = messages.offset
     return memoryview(data), memoryview(offsets).cast("i")[first : first + len(messages) + 1]
+
+
+logger = logging.getLogger(__name__)
+
+SUBSCRIPTION: Final = "__spark_sink"
+
+
+class TaskStaging:
+    """Stores the payloads of one task. Its producer is its own, so that entries keep the order of the rows."""
+
+    def __init__(self, options: Options, topic: str) -> None:
+        self._options = options
+        self._topic = topic
+        self._producer: AsyncProducer[bytes] | None = None
+        self._tickets: list[asyncio.Future[MessageId]] = []
+
+    def send(self, payload: Payload) -> None:
+        """Begin to store a payload; waits while too much is on its way."""
+        background().run(self._send(payload.batch.payload))
+
+    async def _send(self, data: bytes) -> None:
+        if self._producer is None:
+            client = await background().client(self._options)
+            if (await client.get_topic_partitions(self._topic))[0] != self._topic:
+                raise OptionError(
+                    f"{self._topic} is partitioned or no full name, and staged entries need one order: set stagingTopic to the "
+                    "full name of a topic without partitions"
+                )
+            await ensure_subscription(client, self._topic)
+            self._producer = await client.create_producer(self._topic, batching=False)
+        await self._producer.wait_for_room()
+        self._tickets.append(self._producer.send_nowait(data))
+
+    def places(self) -> list[Place]:
+        """Wait until everything is stored; the places, in the order of the calls."""
+        return background().run(self._places())
+
+    async def _places(self) -> list[Place]:
+        return [message_id.position for message_id in await asyncio.gather(*self._tickets)]
+
+    def close(self) -> None:
+        """Close the producer. What it has stored stays, and means nothing."""
+        background().run(self._close())
+
+    async def _close(self) -> None:
+        producer, self._producer = self._producer, None
+        for ticket in self._tickets:
+            ticket.cancel()
+        if producer is not None:
+            await producer.close()
+
+
+async def subscribe(client: AsyncClient, topic: str) -> AsyncConsumer[bytes]:
+    """The durable subscription without which Pulsar deletes staged entries before the commit reads them. ConsumerBusy."""
+    return await client.subscribe(topic, SUBSCRIPTION, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1)
+
+
+async def ensure_subscription(client: AsyncClient, topic: str) -> None:
+    """Create it when it does not exist; whoever has it at this moment keeps it."""
+    try:
+        consumer = await subscribe(client, topic)
+    except ConsumerBusy:
+        return
+    await consumer.close()
+
+
+async def remove_subscription(client: AsyncClient, topic: str) -> None:
+    """Remove it, so that Pulsar deletes what is staged and then the topic. A failure is logged: nothing rests on it."""
+    try:
+        consumer = await subscribe(client, topic)
+        await consumer.unsubscribe()
+    except PulsarError as error:
+        logger.warning("%s: its subscription %s remains: %s", topic, SUBSCRIPTION, error)
+
+
+RowRequest: TypeAlias = Publish | OpenStaging | ReadStaging | Forward | Receipts
+
+_ENTRIES_AHEAD: Final = 32
+"""Staged entries that wait in the driver to be forwarded; each has at most `batchingMaxBytes`, or is one large row."""
+
+
+class Rows:
+    """Carries out the requests about rows, for one micro-batch at a time."""
+
+    def __init__(self, client: AsyncClient, staging_topic: str, options: Options) -> None:
+        self._targets = Targets(client)
+        self._forwarder = Forwarder(client, staging_topic, self._targets, options)
+        self._payloads: Sequence[Payload] = ()
+
+    def expect(self, payloads: Sequence[Payload], parked: Sequence[Parked], schema: SchemaInfo | None = None) -> None:
+        """Expect what the tasks have handed over, with its schema."""
+        self._payloads = payloads
+        self._targets.schema = schema
+        self._forwarder.expect(parked)
+
+    async def perform(self, request: RowRequest, txn: AsyncTransaction) -> Any:
+        """The reply to a request; PulsarError, TimeoutError."""
+        match request:
+            case Publish():
+                return await self._targets.publish(self._payloads, txn)
+            case OpenStaging(first):
+                return await self._forwarder.open(first)
+            case ReadStaging():
+                return await self._forwarder.read()
+            case Forward(_, place):
+                return await self._forwarder.forward(place, txn)
+            case Receipts():
+                return await self._forwarder.receipts()
+
+    async def fill(self, steps: Steps, txn: AsyncTransaction) -> None:
+        """Drive `committer.fill` to its end."""
+        reply: Any = None
+        while True:
+            try:
+                request = steps.send(reply)
+            except StopIteration:
+                return
+            reply = await self.perform(request, txn)  # type: ignore[arg-type]  # `fill` has no others
+
+    async def release(self, last: Place) -> None:
+        """Let Pulsar delete the staging topic up to and with this place."""
+        await self._forwarder.release(last)
+
+    async def close(self) -> None:
+        """Give up the staging topic and the targets."""
+        await self._forwarder.close()
+        await self._targets.close()
+
+
+async def create_target(client: AsyncClient, topic: str, schema: SchemaInfo | None) -> AsyncProducer[bytes]:
+    """A producer for payloads that tasks have encoded, by this schema."""
+    return await client.create_producer(topic, schema=None if schema is None else EncodedSchema(schema))
+
+
+class Targets:
+    """The producers of the topics that a sink writes to. They are kept for the next micro-batch."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self.schema: SchemaInfo | None = None
+        """Of the payloads that come."""
+        self._producers: dict[str, tuple[AsyncProducer[bytes], SchemaInfo | None]] = {}
+        self._tickets: list[asyncio.Future[MessageId]] = []
+
+    async def send(self, payload: Payload, txn: AsyncTransaction) -> None:
+        """Queue a payload; `receipts` waits for it."""
+        producer = await self._producer(payload)
+        await producer.wait_for_room()
+        partition = None if payload.partition < 0 else payload.partition
+        self._tickets.append(producer.send_encoded_nowait(payload.batch, txn=txn, partition=partition))
+
+    async def receipts(self) -> None:
+        """Wait for all receipts; the first error."""
+        tickets, self._tickets = self._tickets, []
+        results = await asyncio.gather(*tickets, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def publish(self, payloads: Sequence[Payload], txn: AsyncTransaction) -> dict[str, int]:
+        """Send payloads and wait for their receipts; rows by topic."""
+        await self.forget()
+        for payload in payloads:
+            await self.send(payload, txn)
+        await self.receipts()
+        return rows_by_topic(payloads)
+
+    async def forget(self) -> None:
+        """Wait for what an attempt that failed has left, whatever becomes of it: its transaction is not committed."""
+        tickets, self._tickets = self._tickets, []
+        await asyncio.gather(*tickets, return_exceptions=True)
+
+    async def _producer(self, payload: Payload) -> AsyncProducer[bytes]:
+        found, schema = self._producers.get(payload.topic, (None, None))
+        if found is not None and (payload.partition >= max(found.partitions, 1) or schema != self.schema):
+            await found.close()  # the topic has grown since, or its schema is another one
+            found = None
+        if found is None:
+            found = await create_target(self._client, payload.topic, self.schema)
+            self._producers[payload.topic] = (found, self.schema)
+        return found
+
+    async def close(self) -> None:
+        """Close the producers."""
+        await self.forget()
+        producers, self._producers = self._producers, {}
+        for producer, _ in producers.values():
+            await producer.close()
+
+
+class Forwarder:
+    """Copies what tasks have put on the staging topic to its targets, entry by entry, without looking inside."""
+
+    def __init__(self, client: AsyncClient, topic: str, targets: Targets, options: Options) -> None:
+        self._client = client
+        self._topic = topic
+        self._targets = targets
+        self._timeout = options.operation_timeout_ms / 1000
+        self._reader: AsyncReader[bytes] | None = None
+        self._subscription: AsyncConsumer[bytes] | None = None
+        self._parked: dict[Place, Parked] = {}
+        self._read: dict[Place, bytes] = {}
+        self._sent: list[Parked] = []
+
+    def expect(self, parked: Sequence[Parked]) -> None:
+        """The entries of a micro-batch."""
+        self._parked = {each.place: each for each in parked}
+
+    async def open(self, first: Place) -> None:
+        """Read from this place on."""
+        await self._close_reader()
+        self._sent = []
+        self._reader = await self._client.create_reader(
+            self._topic, MessageId(*first), start_inclusive=True, receiver_queue_size=_ENTRIES_AHEAD
+        )
+
+    async def read(self) -> list[Place]:
+        """The next entries that are there; none at the end of the topic."""
+        assert self._reader is not None  # noqa: S101  # `open` comes first
+        if not await self._reader.has_message_available():
+            return []
+        async with asyncio.timeout(self._timeout):
+            messages = await self._reader.read_many(_ENTRIES_AHEAD)
+        self._read = {message.message_id.position: message.data for message in messages}
+        return list(self._read)
+
+    async def forward(self, place: Place, txn: AsyncTransaction) -> None:
+        """Queue one of the last `read`."""
+        parked = self._parked[place]
+        await self._targets.send(parked.unparked(self._read.pop(place)), txn)
+        self._sent.append(parked)
+
+    async def receipts(self) -> dict[str, int]:
+        """Wait for the receipts of all that were queued; rows by topic."""
+        await self._close_reader()
+        await self._targets.receipts()
+        return rows_by_topic((), self._sent)
+
+    async def release(self, last: Place) -> None:
+        """Acknowledge everything up to `last`. Entries of dropped attempts go with it."""
+        self._parked, self._read, self._sent = {}, {}, []
+        try:
+            if self._subscription is None:
+                self._subscription = await subscribe(self._client, self._topic)
+            await self._subscription.acknowledge_cumulative(MessageId(*last), receipt=True)
+        except ConsumerBusy:
+            logger.info("%s: another run holds the subscription; staged entries are released later", self._topic)
+        except PulsarError as error:
+            logger.warning("%s: staged entries could not be released: %s", self._topic, error)
+
+    async def _close_reader(self) -> None:
+        reader, self._reader, self._read = self._reader, None, {}
+        if reader is not None:
+            await reader.close()
+
+    async def close(self) -> None:
+        """Close the reader and the subscription."""
+        await self._close_reader()
+        consumer, self._subscription = self._subscription, None
+        if consumer is not None:
+            await consumer.close()

@@ -1,12 +1,34 @@
-"""Carries out what the committer asks for, with a Pulsar client."""
+"""Store of a sink: its records in topics, and what it acknowledges.
+
+`ackSubscription`: the cursor of a subscription moves in the transaction of the rows that were made of its messages.
+
+So "acknowledged" means "the results are visible". The sink finds how far the source has read in the query's checkpoint.
+Exactly-once delivery does not rest on this: it is for retention, and for people who look at the subscription's backlog.
+
+`txnAppId` and `txnVersion`, Delta Lake's names: a batch job that is run again writes nothing again.
+
+    df.write.format("pulsar").option("txnAppId", "nightly").option("txnVersion", "20260101")…
+
+The marker says which version of the application was written last. Versions are numbers that grow, with gaps or without. It
+also says where the versions before it went, so that one that is run again late is known.
+
+Carries out what the committer asks for, with a Pulsar client.
+
+Carries out what the committer of `grouped` asks for in addition, with a client of the sink's transactional id.
+
+Carries out what the committer of `write_batch` asks for in addition: the job that sends the rows.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import attrs
 
 from pulsar_txn.client import (
     EARLIEST_ID,
@@ -21,21 +43,25 @@ from pulsar_txn.client import (
     MessageId,
     PulsarError,
     TransactionAborted,
+    TransactionConflict,
     TransactionState,
 )
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced, TransactionNotFound
-from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
+from pulsar_txn.client.inside import abort_all, commit_together
+from pulsar_txn.pipeline.spark.connecting import Hand
+from pulsar_txn.pipeline.spark.errors import AckConflict, OptionError, SinkError, SinkFenced, SkipRefused, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.sink.acks import SourceAcks
-from pulsar_txn.pipeline.spark.sink.committer import Steps
+from pulsar_txn.pipeline.spark.sink.committer import SinkCommitter, Steps, Work, full_name, not_same_target
 from pulsar_txn.pipeline.spark.sink.control import (
     Acknowledge,
+    EndGroup,
     EndReply,
     EndTxn,
     Fence,
     Forward,
     Intent,
+    Marker,
     NewTxn,
     OpenStaging,
     Pause,
@@ -46,15 +72,156 @@ from pulsar_txn.pipeline.spark.sink.control import (
     Record,
     ReleaseStaging,
     Request,
+    RunJob,
+    Sweep,
     WriteRecord,
     decode_record,
     encode_record,
 )
-from pulsar_txn.pipeline.spark.sink.rows import RowRequest, Rows
-from pulsar_txn.pipeline.spark.sink.staged import Parked, Payload
+from pulsar_txn.pipeline.spark.sink.delivery import read_text, source_ends
+from pulsar_txn.pipeline.spark.sink.staged import Parked, Payload, RowRequest, Rows
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places, from_offset
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 50
+_BUSY_SECONDS: Final = 3.0
+_VERSION_PAUSE_SECONDS: Final = 0.1
+_HOW: Final = "ackSubscription needs the option checkpointLocation on the writer, in a folder that Python can read"
+
+
+def check_checkpoint(options: Options, checkpoint: str | None) -> None:
+    """OptionError before any task runs when the sink could not learn what to acknowledge."""
+    if options.ack_subscription is None:
+        return
+    if checkpoint is None:
+        raise OptionError(_HOW)
+    try:
+        read_text(f"{checkpoint.rstrip('/')}/metadata")
+    except (OSError, ValueError, ImportError) as error:
+        raise OptionError(f"{_HOW}: {error}") from error
+
+
+def places_to_acknowledge(options: Options, checkpoint: str | None, batch_id: int) -> Places:
+    """Up to where each topic partition is read by this micro-batch, where that is more than by the one before it."""
+    if options.ack_subscription is None:
+        return {}
+    ends = _ends(checkpoint, batch_id)
+    if not ends:
+        raise OptionError(
+            f"ackSubscription={options.ack_subscription}: the checkpoint names no topics that the query reads with "
+            "format('pulsar'), so there is nothing to acknowledge: leave it out"
+        )
+    before = _ends(checkpoint, batch_id - 1) if batch_id else {}
+    return {topic: place for topic, place in ends.items() if place > before.get(topic, NOTHING)}
+
+
+def _ends(checkpoint: str | None, batch_id: int) -> Places:
+    return {
+        topic: place for text in source_ends(checkpoint, batch_id) for topic, place in from_offset(json.loads(text)).items()
+    }
+
+
+class SourceAcks:
+    """Acknowledges in the sink's transactions. It keeps no consumer: the next micro-batch may be committed elsewhere."""
+
+    def __init__(self, client: AsyncClient, subscription: str | None) -> None:
+        self._client = client
+        self._subscription = subscription or ""
+        self._moved: set[str] = set()
+        """Topic partitions that this process has acknowledged: there the subscription stands where we are."""
+
+    async def acknowledge(self, places: Places, txn: AsyncTransaction) -> None:
+        """Acknowledge everything up to these places. AckConflict when somebody else moves the cursor; StoreFailed."""
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(topic: str, place: Place) -> None:
+            async with at_once:
+                await self._acknowledge(topic, place, txn)
+
+        done = await asyncio.gather(*(one(topic, place) for topic, place in places.items()), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _acknowledge(self, topic: str, place: Place, txn: AsyncTransaction) -> None:
+        try:
+            async with await subscribe_soon(self._client, topic, self._subscription) as consumer:
+                if topic not in self._moved and await _is_beyond(consumer, place):
+                    text = "%s: subscription %s stands after %s (was it made at Latest?), so there is nothing to acknowledge"
+                    logger.info(text, topic, self._subscription, list(place))
+                    return
+                await consumer.acknowledge_cumulative(MessageId(*place), txn=txn, receipt=True)
+            self._moved.add(topic)
+        except (TransactionConflict, ConsumerBusy) as error:
+            raise AckConflict(
+                f"{topic}: subscription {self._subscription} belongs to somebody else as well, who acknowledges "
+                f"or consumes there: give the sink an ackSubscription of its own ({error})"
+            ) from error
+        except PulsarError as error:
+            raise StoreFailed(f"acknowledging on {topic}: {error}") from error
+
+
+async def _is_beyond(consumer: AsyncConsumer[bytes], place: Place) -> bool:
+    """True if a subscription has acknowledged everything up to a place."""
+    (position,) = (await consumer.committed(require_stable=False)).values()
+    return bool(position.message_id.position >= place)
+
+
+async def subscribe_soon(client: AsyncClient, topic: str, subscription: str) -> AsyncConsumer[bytes]:
+    """A consumer for a moment. ConsumerBusy when somebody else is there also after a few seconds."""
+    deadline = asyncio.get_running_loop().time() + _BUSY_SECONDS
+    while True:
+        try:
+            return await client.subscribe(topic, subscription, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1)
+        except ConsumerBusy:  # an attempt of ours that had no answer, or somebody who looks in
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+        await asyncio.sleep(_VERSION_PAUSE_SECONDS)
+
+
+_KEPT: Final = 200
+"""Versions whose targets a marker has."""
+
+
+class VersionCommitter(SinkCommitter):
+    """See `SinkCommitter`: what it counts is a version of an application, and there may be gaps."""
+
+    def _is_published(self, work: Work) -> bool:
+        last, version = self._last, work.batch_id
+        if last is None or version > last.batch_id:
+            return False
+        if version == last.batch_id:
+            why = not_same_target(last.target, last.rows, work)
+        elif (target := last.earlier.get(str(version))) is not None:
+            why = not_same_target(target, {}, work)
+        else:
+            why = f"the last one is {last.batch_id}: versions grow, and that {version} was written is not known"
+            raise SkipRefused(f"{self.sink_id}, version {version}: {why}. Nothing was written; give this job a higher version")
+        if why is not None:
+            raise SkipRefused(f"{self.sink_id} has published version {version}, and {why}. Nothing was written")
+        return True
+
+    def _marker(self, work: Work, epoch: int, txn_id: str) -> Marker:
+        marker, last = super()._marker(work, epoch, txn_id), self._last
+        if last is None:
+            return marker
+        written = [full_name(topic) for topic in last.rows]
+        target = last.target or (written[0] if len(written) == 1 else "")  # older versions kept no target
+        known = {**last.earlier, str(last.batch_id): target}
+        return attrs.evolve(marker, earlier=dict(list(known.items())[-_KEPT:]))
+
+
+def version_of(options: Options) -> tuple[str, int] | None:
+    """The sink's id and the version of a job; None when the job has none. OptionError for one without the other."""
+    name, version = options.txn_app_id, options.txn_version
+    if name is None and version is None:
+        return None
+    if name is None or version is None:
+        raise OptionError("txnAppId and txnVersion go together: the version says which run of the application this is")
+    return f"app/{name}", version
+
 
 SUBSCRIPTION: Final = "__spark_sink"
 _PAUSE_SECONDS: Final = 0.05
@@ -279,3 +446,93 @@ async def _written(txn: AsyncTransaction) -> None:
     while txn.state is TransactionState.OPEN:  # noqa: ASYNC110 - it is the loop's turns that count
         await asyncio.sleep(0)  # our place is after the commit's task, which was made first
     await asyncio.sleep(0)
+
+
+class GroupedSinkStore(PulsarSinkStore):
+    """A `PulsarSinkStore` whose client acts as the sink's newest epoch."""
+
+    async def _perform(self, request: Any) -> Any:
+        match request:
+            case EndGroup(txn_id, delivered):
+                return await self._end_group(txn_id, delivered)
+            case Sweep():
+                return await self._sweep()
+            case Fence():
+                await self._check_epoch()
+                return await super()._perform(request)
+            case NewTxn():
+                return await self._begin()
+            case _:
+                return await super()._perform(request)
+
+    async def _check_epoch(self) -> None:
+        """Stop here when a newer run is there, before its control topic is touched; else end what older runs have open."""
+        try:
+            txn = await self._client.begin_transaction()
+            await txn.abort()
+        except PulsarError as error:
+            raise self._failed("taking over from older runs", error) from error
+
+    async def _begin(self) -> Any:
+        try:
+            return await super()._perform(NewTxn())
+        except PulsarError as error:
+            raise self._failed("beginning the marker's transaction", error) from error
+
+    async def _end_group(self, txn_id: str, delivered: Sequence[str]) -> EndReply:
+        txn = self._transactions[txn_id]
+        reached(self._on_step, "sink.commit.before_end_group", batch_id=self._batch_id, txn_id=txn_id, group=list(delivered))
+        try:
+            await commit_together(self._client.inside, txn, delivered, abort_rest=True)
+        except TransactionAborted:
+            return EndReply.OVER
+        except (CommitOutcomeUnknown, PulsarError) as error:
+            logger.warning("micro-batch %d: the end of its transactions is in doubt: %s", self._batch_id, error)
+            return EndReply.UNKNOWN
+        reached(self._on_step, "sink.commit.after_end_txn", batch_id=self._batch_id, txn_id=txn_id)
+        return EndReply.DONE
+
+    async def _sweep(self) -> None:
+        try:
+            await abort_all(self._client.inside)
+        except PulsarError as error:
+            logger.warning("what micro-batch %d has sent again is left to its timeout: %s", self._batch_id, error)
+
+
+Job: TypeAlias = Callable[[str], dict[str, int]]
+"""Sends all rows in the transaction with this id; the rows by topic."""
+
+
+class JobSinkStore(PulsarSinkStore):
+    """A `PulsarSinkStore` whose rows are sent by `job`. `cause` is what the last job failed with."""
+
+    def __init__(self, client: AsyncClient, control_topic: str, options: Options) -> None:
+        super().__init__(client, control_topic, "", options)
+        self.cause: Exception | None = None
+        self._job: Job | None = None
+        self._hand: Hand | None = None
+
+    def expect_job(self, job: Job, hand: Hand) -> None:
+        """The job of the next micro-batch, and how to reach the thread that runs it."""
+        self._job, self._hand, self.cause = job, hand, None
+
+    async def _perform(self, request: Any) -> Any:
+        if isinstance(request, RunJob):
+            return await self._run(request.txn_id)
+        return await super()._perform(request)
+
+    async def _run(self, txn_id: str) -> dict[str, int]:
+        assert self._job is not None  # noqa: S101  # `expect_job` comes first
+        assert self._hand is not None  # noqa: S101
+        job = self._job
+        try:
+            rows: dict[str, int] = await self._hand(lambda: job(txn_id))
+        except OptionError:
+            await self._abort(txn_id)  # another run would end the same way
+            raise
+        except Exception as error:
+            self.cause = error
+            raise StoreFailed(f"the job that sends the rows failed: {error}") from error
+        finally:
+            self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
+        return rows

@@ -1,8 +1,16 @@
-"""Entries as record batches of a query's columns."""
+"""Rows of the source as Arrow columns.
+
+Messages that do not fit the schema, or Spark's types, and what becomes of them by the option `mode`.
+
+Keys and values of the messages of one topic as typed columns.
+
+Entries as record batches of a query's columns.
+"""
 
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,13 +19,106 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pulsar_txn.client.encoded import OpenedEntry, split_entry_payload
-from pulsar_txn.pipeline.spark.option_values import END_OF_TIME_MS
-from pulsar_txn.pipeline.spark.schemas.casting import Unfit, cast_column
+from pulsar_txn.client import KeyValueEncoding
+from pulsar_txn.client.encoded import OpenedEntry, SchemaInfo, parts_of, split_entry_payload, split_pair
+from pulsar_txn.pipeline.spark.errors import UndecodableValue
+from pulsar_txn.pipeline.spark.options import END_OF_TIME_MS
+from pulsar_txn.pipeline.spark.schemas.parts import KEY_VALUE, TopicType
+from pulsar_txn.pipeline.spark.schemas.primitives import UNFIT, Unfit, cast_column
+from pulsar_txn.pipeline.spark.schemas.values import Asked, PartReader, Versions
 from pulsar_txn.pipeline.spark.source.layout import CORRUPT, SCHEMA, Layout
-from pulsar_txn.pipeline.spark.source.malformed import Malformed
-from pulsar_txn.pipeline.spark.source.messages import MessageReader
 from pulsar_txn.pipeline.spark.source.offsets import Place
+
+logger = logging.getLogger(__name__)
+
+
+class Malformed:
+    """Counts them in one range of a topic partition; with FAILFAST the first one ends the query."""
+
+    def __init__(self, topic: str, mode: str) -> None:
+        self._topic = topic
+        self._mode = mode
+        self._count = 0
+
+    @property
+    def drops(self) -> bool:
+        """True if their rows are left out."""
+        return self._mode == "DROPMALFORMED"
+
+    def settle(self, unfit: Unfit, message_id: Callable[[int], str]) -> None:
+        """UndecodableValue, or a warning for the first of them."""
+        first = min(unfit)
+        error = unfit[first]
+        where = f"{self._topic}: the message {message_id(first)} does not fit the query's columns"
+        if self._mode == "FAILFAST":
+            raise UndecodableValue(
+                f"{where} ({error}); mode=PERMISSIVE reads null instead, and columnNameOfCorruptRecord keeps its bytes; "
+                "with .schema(…) the query has only the columns that it needs"
+            ) from error
+        if not self._count:
+            logger.warning("%s, and is %s: %s", where, "left out" if self.drops else "read as null", error)
+        self._count += len(unfit)
+
+    def finish(self) -> None:
+        """Say how many there were."""
+        if self._count:
+            what = "left out" if self.drops else "read as null"
+            text = "%s: %d messages of this range do not fit the query's columns, and were %s (mode=%s)"
+            logger.warning(text, self._topic, self._count, what, self._mode)
+
+
+Bytes = Sequence[bytes | None]
+
+
+class MessageReader:
+    """Decodes them. `asked` is for the schemas that messages were written with."""
+
+    def __init__(self, topic: str, typed: TopicType, asked: Asked) -> None:
+        self._asked = asked
+        self._encoding = typed.encoding
+        self._value = PartReader(topic, typed.value, asked if typed.key is None else self._part_of(1))
+        self._key = None if typed.key is None else PartReader(topic, typed.key, self._part_of(0))
+
+    @property
+    def needs_keys(self) -> bool:
+        """True if the keys of messages are keys of pairs."""
+        return self._encoding is KeyValueEncoding.SEPARATED
+
+    def columns(self, payloads: Bytes, keys: Bytes, versions: Versions) -> tuple[Any, Any, Unfit]:
+        """Keys (None for those of the messages), values, and what is wrong with which message."""
+        unfit: Unfit = {}
+        if self._encoding is KeyValueEncoding.INLINE:
+            keys, payloads, unfit = _split(payloads)
+        value, wrong = self._value.column(payloads, versions)
+        unfit |= wrong
+        if self._key is None:
+            return None, value, unfit
+        key, wrong = self._key.column(keys, versions)
+        return key, value, unfit | wrong
+
+    def _part_of(self, number: int) -> Callable[[bytes], SchemaInfo | None]:
+        def asked(version: bytes) -> SchemaInfo | None:
+            info = self._asked(version)
+            return parts_of(info)[number] if info is not None and info.type == KEY_VALUE else None
+
+        return asked
+
+
+def _split(payloads: Bytes) -> tuple[list[bytes | None], list[bytes | None], Unfit]:
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    unfit: Unfit = {}
+    for number, payload in enumerate(payloads):
+        key = value = None
+        try:
+            if payload is not None:
+                key, value = split_pair(payload)
+        except UNFIT as error:
+            unfit[number] = error
+        keys.append(key)
+        values.append(value)
+    return keys, values, unfit
+
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _UNTYPED: Final = Layout(SCHEMA, tuple(SCHEMA.names))

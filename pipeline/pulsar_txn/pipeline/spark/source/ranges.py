@@ -1,20 +1,230 @@
-"""Reads the entries of one range of a topic partition, and notices when some of them are gone."""
+"""Reading of ranges of entries: whole messages, gaps, loss, and patience with a cluster that is away.
+
+Messages in chunks: put together where their last chunk is, also when they began before the range.
+
+Patience of the source with a cluster that does not answer: a restart of a broker ends no query.
+
+Loss of what the query cannot process: an error, or a warning when the option `failOnDataLoss` is false.
+
+Gaps in the entries of a range, and whether something was lost there.
+
+Positions do not tell: a gap may be the end of a ledger, transactions' markers, or entries of aborted transactions. But a topic
+loses its oldest entries first. So while the entry before a gap is still there, nothing in the gap was lost. It is looked for
+at once, in the background. When the topic now begins within the gap, the reader may have been too late.
+
+Reads the entries of one range of a topic partition, and notices when some of them are gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import attrs
 
-from pulsar_txn.client import EARLIEST_ID, AsyncClient, MessageId, OperationTimeout, TopicNotFound
-from pulsar_txn.client.encoded import AsyncEntryReader, OnGap, RawEntry, open_entry, open_entry_reader
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, MessageId, OperationTimeout, PulsarError, TopicNotFound
+from pulsar_txn.client.encoded import AsyncEntryReader, OnGap, OpenedEntry, RawEntry, join_chunks, open_entry, open_entry_reader
+from pulsar_txn.client.errors import ConsumerBusy
+from pulsar_txn.pipeline.spark.errors import DataLossError, UnreadableEntry
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.source.chunks import Parts
-from pulsar_txn.pipeline.spark.source.gaps import Gaps
-from pulsar_txn.pipeline.spark.source.loss import report_loss
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
-from pulsar_txn.pipeline.spark.source.patience import Patience
+
+Parts = dict[int, bytes]
+"""Chunks of one message by their number."""
+
+
+class Chunks:
+    """Collects the chunks of one range. A message belongs to the range that has its last chunk."""
+
+    def __init__(self, earlier: Callable[[str, int], Parts]) -> None:
+        """`earlier(uuid, first)`: the chunks before number `first`, from before the range; without those that are gone."""
+        self._earlier = earlier
+        self._parts: dict[str, Parts] = {}
+
+    def whole(self, entry: OpenedEntry) -> OpenedEntry | None:
+        """The message as an entry when this is its last chunk; None before, and where a part of it is gone."""
+        metadata = entry.metadata
+        number, total = metadata.chunk_id, metadata.num_chunks_from_msg
+        if number == 0:
+            self._parts[metadata.uuid] = {}
+        parts = self._parts.setdefault(metadata.uuid, {})
+        parts[number] = bytes(entry.payload)
+        if number < total - 1:
+            return None
+        del self._parts[metadata.uuid]
+        first = min(parts)
+        if first > 0:
+            parts = self._earlier(metadata.uuid, first) | parts
+        if len(parts) < total:
+            return None
+        return OpenedEntry(metadata, join_chunks(metadata, [parts[number] for number in range(total)]), 0)
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_CLUSTER_PAUSE_SECONDS: Final = 0.5
+_ATTEMPT_SECONDS: Final = 10.0
+_BRIEF_SECONDS: Final = 2.0
+
+
+def is_passing(error: BaseException) -> bool:
+    """True if asking again may help."""
+    if isinstance(error, ConsumerBusy):
+        return True  # an attempt of ours that had no answer, or a monitor that looks at a subscription
+    return isinstance(error, TimeoutError) or (isinstance(error, PulsarError) and error.retriable)
+
+
+class Patience:
+    """Knows since when a cluster has not answered, and when that is too long."""
+
+    def __init__(self, fail_after_ms: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = fail_after_ms / 1000
+        self._now = now
+        self._since: float | None = None
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the first failure after the last success; 0 while all is well."""
+        return 0.0 if self._since is None else self._now() - self._since
+
+    def failed(self, error: BaseException, what: str) -> None:
+        """Something failed. Raises the error when it is not a passing one, or when the trouble lasts too long."""
+        if not is_passing(error):
+            raise error
+        if self._since is None:
+            self._since = self._now()
+            logger.warning("%s: %s; it is tried again for %g s (failAfterMs)", what, error, self._seconds)
+        if self.waited >= self._seconds:
+            error.add_note(f"{what}: given up after {self.waited:.0f} s (failAfterMs)")
+            raise error
+
+    def worked(self) -> None:
+        """The cluster has answered."""
+        if self._since is not None:
+            logger.warning("the cluster answers again, after %.1f s", self.waited)
+            self._since = None
+
+    async def attempt(self, attempt: Callable[[], Awaitable[T]], what: str) -> T | None:
+        """`attempt()` once, and briefly; None, after a pause, when it fails in passing. Raises as `insist`."""
+        try:
+            found = await _within(_BRIEF_SECONDS, attempt)
+        except Exception as error:  # noqa: BLE001  # `failed` raises what is final
+            self.failed(error, what)
+            await asyncio.sleep(_CLUSTER_PAUSE_SECONDS)
+            return None
+        self.worked()
+        return found
+
+    async def insist(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
+        """`attempt()` until it succeeds, fails for good, or has failed for too long."""
+        while True:
+            try:
+                found = await _within(min(_ATTEMPT_SECONDS, self._seconds), attempt)
+            except Exception as error:  # noqa: BLE001  # `failed` raises what is final
+                self.failed(error, what)
+            else:
+                self.worked()
+                return found
+            await asyncio.sleep(_CLUSTER_PAUSE_SECONDS)
+
+
+async def _within(seconds: float, attempt: Callable[[], Awaitable[T]]) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await attempt()
+    except TimeoutError as error:
+        if isinstance(error, PulsarError):
+            raise
+        raise OperationTimeout(f"no answer within {seconds:g} s") from None
+
+
+def report_loss(options: Options, text: str) -> None:
+    """Messages are gone. Raise DataLossError, or log a warning when the option `failOnDataLoss` is false."""
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{text}: retention, expiry or a deleted topic took what was not processed; failOnDataLoss=false goes on without "
+            "it, and subscriptionName keeps it from happening"
+        )
+    logger.warning("%s; going on, as failOnDataLoss=false says", text)
+
+
+def report_gone(options: Options, text: str) -> None:
+    """A topic is gone. Raise DataLossError, or log a warning as above."""
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{text}. failOnDataLoss=false goes on without the topic")
+    logger.warning("%s; going on without it, as failOnDataLoss=false says", text)
+
+
+def report_unreadable(options: Options, text: str) -> None:
+    """An entry is there, and cannot be read. Raise UnreadableEntry, or log a warning as above."""
+    if options.fail_on_data_loss:
+        raise UnreadableEntry(
+            f"{text}. The entry is still in the topic. The source has no keys to decrypt with; failOnDataLoss=false leaves "
+            "such entries out, and logs them"
+        )
+    logger.warning("%s; it is left out, as failOnDataLoss=false says", text)
+
+
+_GAP_PAUSE_SECONDS: Final = 0.25
+"""Between two looks: a topic with transactions has many gaps, and one look answers for all that came meanwhile."""
+
+Gap = tuple[Place, Place]
+
+
+class Gaps:
+    """The gaps of one range. Use it on the client's loop."""
+
+    def __init__(self, first_visible: Callable[[Place], Awaitable[Place | None]]) -> None:
+        """`first_visible(place)`: the first visible entry from `place` on that is there now."""
+        self._first_visible = first_visible
+        self._unknown: list[Gap] = []
+        self._lost: list[Gap] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    def add(self, before: Place, after: Place) -> None:
+        """The entry `after` came next after `before`."""
+        self._unknown.append((before, after))
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._unknown:
+            gaps, self._unknown = self._unknown, []
+            first = await self._first_visible(gaps[0][0])
+            self._lost += [gap for gap in gaps if first is not None and gap[0] < first <= gap[1]]
+            if not self._hurry.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GAP_PAUSE_SECONDS):
+                        await self._hurry.wait()
+        self._looking = None
+
+    def lost(self) -> list[Gap]:
+        """Gaps in which entries may be missing, as far as is known; each is told once. Raises what ended the looking."""
+        if self._looking is not None and self._looking.done():
+            self._looking.result()
+        lost, self._lost = self._lost, []
+        return lost
+
+    async def settled(self) -> list[Gap]:
+        """The same, once all gaps were looked at."""
+        self._hurry.set()
+        if self._looking is not None:
+            await self._looking
+        return self.lost()
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+            self._looking.cancelled() or self._looking.exception()  # nobody asks for it any more
+
 
 _SLICE_SECONDS: Final = 1.0
 _TAKE_BYTES: Final = 4 * 1024 * 1024

@@ -1,11 +1,19 @@
-"""The source: batch reads and streams of what is committed."""
+"""Readers of the source, batch and stream.
+
+The source: batch reads and streams of what is committed.
+
+A stream whose options were refused, which says so at Spark's first call.
+
+When `streamReader` itself raises, the clean-up of Spark's worker fails as well (it closes the reader that it did not get),
+and the user reads `UnboundLocalError` as the last line of the error.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -16,12 +24,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.layout import Layout
 from pulsar_txn.pipeline.spark.source.limits import Limit
-from pulsar_txn.pipeline.spark.source.loss import report_gone, report_loss
 from pulsar_txn.pipeline.spark.source.offsets import (
     NOTHING,
     Place,
@@ -30,16 +37,13 @@ from pulsar_txn.pipeline.spark.source.offsets import (
     at_most,
     from_offset,
     parse_user_offset,
+    places_at,
     ranges,
     to_offset,
 )
-from pulsar_txn.pipeline.spark.source.patience import Patience
-from pulsar_txn.pipeline.spark.source.planning import Work, cut, together
-from pulsar_txn.pipeline.spark.source.ranges import Range
-from pulsar_txn.pipeline.spark.source.report import behind
-from pulsar_txn.pipeline.spark.source.tasks import read_work
-from pulsar_txn.pipeline.spark.source.times import places_at
-from pulsar_txn.pipeline.spark.source.topics import Topics
+from pulsar_txn.pipeline.spark.source.ranges import Patience, Range, report_gone, report_loss
+from pulsar_txn.pipeline.spark.source.tasks import Work, cut, read_work, together
+from pulsar_txn.pipeline.spark.source.topics import Topics, behind
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
@@ -325,3 +329,23 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def _insist(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         return background().run(self._patience.insist(attempt, what))
+
+
+class RefusedStreamReader(PulsarStreamReader):
+    """Raises its error at every call but `stop`."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_error": self._error}
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        del given, named
+        raise self._error
+
+    initialOffset = latestOffset = reportLatestOffset = partitions = read = commit = _refuse  # noqa: N815  # Spark's names
+    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815  # Spark's names
+
+    def stop(self) -> None:
+        """Nothing was opened."""
