@@ -18,7 +18,7 @@ from visible import read_all
 
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
-from pulsar_txn.pipeline.spark import background as background_module
+from pulsar_txn.pipeline.spark import connecting as background_module
 from pulsar_txn.pipeline.spark.connecting import Background
 from pulsar_txn.pipeline.spark.errors import SinkFenced
 from pulsar_txn.pipeline.spark.options import Query, read_options

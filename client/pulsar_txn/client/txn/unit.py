@@ -100,7 +100,8 @@ class Unit:
         self._inputs: dict[Input, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         # its end
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self._asked: tuple[TxnAction | None, asyncio.Task[None] | None] = (None, None)
         self._preparing: asyncio.Task[None] | None = None
         self._place: str | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -456,41 +457,37 @@ class Unit:
         machine, budget = self.machine, self._commit_timeout if timeout is None else timeout
         if action is TxnAction.COMMIT and machine.usable and machine.is_empty:
             self._place = calling_place()
-        # In the next turn, because tasks that were made before this call have not begun, and may send. Nothing cancels it.
-        loop = asyncio.get_running_loop()
-        begun: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(self._begin_for, begun, action, budget)
-        await begun
-        await self.wait_closed()
+        asked, end = self._asked
+        if end is None or end.done() or asked is not action:
+            # A task of its own: tasks that were made before this call begin before it, and may send. No caller cancels it.
+            end = asyncio.get_running_loop().create_task(self._run_end(action, budget))
+            end.add_done_callback(_retrieve)
+            self._asked = action, end
+        await asyncio.shield(end)
 
-    def _begin_for(self, begun: asyncio.Future[None], action: TxnAction, budget: float) -> None:
-        error = None
-        try:
-            self._begin(action, budget)
-        except PulsarError as refused:
-            error = refused
-        if begun.done():
+    async def _run_end(self, action: TxnAction, budget: float) -> None:
+        step = self._begin(action, budget)
+        if step is None:
+            await self.wait_closed()
             return
-        if error is None:
-            begun.set_result(None)
-        else:
-            begun.set_exception(error)
+        self._running = asyncio.current_task()
+        await self._drive(step, self._preparing)
 
     def abandon(self) -> None:
         """Abort, and let nobody wait for it: who wanted the transaction is gone."""
-        self._begin(TxnAction.ABORT, self._commit_timeout)
+        self._carry_out(self._begin(TxnAction.ABORT, self._commit_timeout))
 
-    def _begin(self, action: TxnAction, budget: float) -> None:
+    def _begin(self, action: TxnAction, budget: float) -> steps.Step | None:
+        """Return the first step of an end; None: it is on its way, or done."""
         machine = self.machine
         if action is TxnAction.COMMIT:
             if machine.closed_by is None and not self._is_preparing:
                 self._acknowledge_input()
-            step = machine.commit(self._monotonic(), budget)
-        else:
-            step = machine.abort(self._monotonic(), budget)
-            if step is None and not machine.is_on_its_way:
-                self._running = None  # it is aborted: nobody is told again why
-        self._carry_out(step)
+            return machine.commit(self._monotonic(), budget)
+        step = machine.abort(self._monotonic(), budget)
+        if step is None and not machine.is_on_its_way:
+            self._running = None  # it is aborted: nobody is told again why
+        return step
 
     @property
     def _is_preparing(self) -> bool:
