@@ -229,6 +229,7 @@ REWORDED = {
     "`async with`": "`with`",
     "`async for ": "`for ",
     "`await ": "`",
+    "Async context manager": "Context manager",
     "an async context manager": "a context manager",
     "async iterator": "iterator",
     "for asyncio": "for threads",

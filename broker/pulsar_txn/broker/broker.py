@@ -474,7 +474,7 @@ class Broker:
             gc.collect()  # a topic and its parts point at each other; now nobody waits for the loop
 
     async def _look_after_topics(self) -> int:
-        """Return how many were closed."""
+        """Sweep the topics and close idle ones; return how many were closed."""
         budget, limit = self.turn.budget, self.config.idle_topic_unload_seconds
         idle: list[AnyTopic] = []
         async for topic in budget.each(list(self.topics.values()), at_a_time=1):

@@ -30,7 +30,7 @@ class Tally:
 
     @property
     def full(self) -> bool:
-        """Return what takes more is to be refused."""
+        """True if what takes more is to be refused."""
         return self.bytes >= self.max_bytes
 
     def check(self, what: str, more: int) -> None:

@@ -217,7 +217,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return bool(earliest) and earliest[0] < position
 
     def _drain(self, slot: int, position: Position) -> bool:
-        """Return what follows this entry waits, if an open transaction acknowledged (a part of) it that no consumer holds."""
+        """Let what follows this entry wait; True if an open transaction acknowledged (a part of) it that no consumer holds."""
         handle, cursor = self.subscription.pending_ack, self.subscription.cursor
         pending = 0 if handle is None or cursor.is_deleted(position) else handle.pending(position)
         left = cursor.ack_set(position) if pending else None
@@ -239,7 +239,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self.wake()
 
     def release(self, position: Position, indexes: int | None) -> None:
-        """Send what a transaction gave back before what follows it."""
+        """Release what a transaction gave back: it goes out before what follows it."""
         super().release(position, indexes)
         self._decided(position)
 

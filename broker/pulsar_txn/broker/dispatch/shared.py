@@ -65,7 +65,7 @@ class SharedDispatcher(Dispatcher):
         self._return(consumer, iter(list(consumer.unacked)) if positions is None else positions)
 
     def release(self, position: Position, indexes: int | None) -> None:
-        """Take back what a transaction gave: it is nobody's until it is delivered again."""
+        """Take from its holders what a transaction gave back: it is nobody's until it is delivered again."""
         for consumer, part in self._holding(position, indexes):
             self._settle(consumer, position, part)
         super().release(position, indexes)

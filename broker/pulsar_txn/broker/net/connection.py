@@ -93,7 +93,7 @@ class _NoSession:
         """Do nothing: nobody waits."""
 
     def ended(self) -> None:
-        """Do nothing: it has ended."""
+        """Do nothing: the connection has ended."""
 
 
 CONNECT: Final = int(pb.BaseCommand.CONNECT)

@@ -87,7 +87,7 @@ class Retention:
         return before
 
     def _expired(self, now_ms: int, acknowledged: Position) -> int:
-        """Oldest cuts that may go, counted: too old, or more is kept than retention asks for (0 and 0: nothing is kept)."""
+        """The number of old cuts that may go: too old, or more is kept than retention asks for (0 and 0: nothing)."""
         kept = sum(size for position, _, size in self._cuts if position <= acknowledged)
         count = 0
         for position, made_ms, size in self._cuts:

@@ -216,7 +216,7 @@ class Transaction(Twin[AsyncTransaction]):
 
 
 class ManagedTransaction(Twin[AsyncManagedTransaction]):
-    """Async context manager that `client.transaction()` returns, used once."""
+    """Context manager that `client.transaction()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncManagedTransaction) -> None:
         super().__init__(loop, inner_object)
@@ -787,7 +787,7 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
 
 
 class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
-    """Async context manager that `consumer.transactional_batch()` returns, used once."""
+    """Context manager that `consumer.transactional_batch()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatchBlock[T]) -> None:
         super().__init__(loop, inner_object)

@@ -45,7 +45,7 @@ from pulsar_txn.pipeline.functions.interface import IdentitySerDe, SerDe, refuse
 
 @attrs.frozen
 class Process:
-    """Call per message: `call(input, context)`, or `call(input)` in the native form."""
+    """Function that is called per message: `call(input, context)`, or `call(input)` in the native form."""
 
     call: Callable[..., Any]
     takes_context: bool

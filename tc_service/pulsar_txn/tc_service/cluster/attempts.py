@@ -26,7 +26,7 @@ _MOST_OWNERS: Final = 10_000
 
 @value
 class Outcome:
-    """Outcome of one attempt. `detail`: the broker's own words."""
+    """Result of one attempt. `detail`: the broker's own words."""
 
     answer: Answer
     detail: str = ""

@@ -59,7 +59,7 @@ class Line(Generic[T]):
         return self._rests_until_ms if self.waiting and not self._flying else None
 
     def answered(self, end: T, answer: Answer, now_ms: int) -> bool:
-        """Return what came of an attempt; whether an alarm is due. An end that failed is the next one to be tried."""
+        """Note what came of an attempt; True if an alarm is due. An end that failed is the next one to be tried."""
         self._flying -= 1
         if answer is Answer.OK:
             self.failures = self._rests_until_ms = 0

@@ -92,7 +92,7 @@ class _Living:
         await asked(lambda answer: self.host.submit(make(answer), reserve=True))
 
     def withdrawn(self, cluster: str) -> list[TxnId]:
-        """Return what was to be told to a cluster and is not; it is told no more."""
+        """Withdraw what was to be told to a cluster and is not, and return it; it is told no more."""
         infos = {effect.txn_id: self.machine.transaction(effect.txn_id.least) for effect, _ in self.untold}
         found = [txn_id for txn_id, info in infos.items() if info is not None and cluster in clusters_of(info)]
         self.untold = [each for each in self.untold if each[0].txn_id not in found]

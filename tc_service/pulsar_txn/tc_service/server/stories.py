@@ -1,4 +1,4 @@
-"""Timelines of transactions, as its records say and as the drivers of ends saw it. Values, without IO.
+"""Timelines of transactions, as their records say and as the drivers of ends saw it. Values, without IO.
 
 A story is a list of events in the order in which they happened. Times are milliseconds since the epoch; 0 where a snapshot has
 taken the place of the records.

@@ -73,7 +73,7 @@ class Parked(NamedTuple):
 
 @attrs.frozen
 class Staged(WriterCommitMessage):
-    """Message of one task to the commit: which query and Spark partition it belongs to, and its payloads.
+    """Result of one task for the commit: which query and Spark partition it belongs to, and its payloads.
 
     They are here, or on the staging topic (`parked`). `partitions` are the numbers by which keys were routed.
     """
@@ -88,7 +88,7 @@ class Staged(WriterCommitMessage):
 
 
 class Routed(Protocol):
-    """Message of a task to the commit, whatever the protocol."""
+    """Result of a task for the commit, whatever the protocol."""
 
     @property
     def query_id(self) -> str:

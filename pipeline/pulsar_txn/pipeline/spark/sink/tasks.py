@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class Sent(WriterCommitMessage):
-    """Message of one task to the commit: the transaction that its rows are in (None without rows), and how many they are.
+    """Result of one task for the commit: the transaction that its rows are in (None without rows), and how many they are.
 
     `partitions` are the numbers by which keys were routed.
     """

@@ -286,7 +286,7 @@ class Topics:
             await patience.insist(partial(self._move_to, moved), f"acknowledging on {self._options.subscription_name}")
 
     async def _move_to(self, places: Mapping[str, Place]) -> None:
-        """Move the subscription; what succeeds is not done again after an error."""
+        """Move the subscription of each topic; what succeeds is not done again after an error."""
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def one(topic: str, place: Place) -> None:
