@@ -233,7 +233,7 @@ async def test_what_a_hostile_member_says_of_itself_is_bounded(benches: Any) -> 
     assert other.asked == [mine], "who takes nothing takes one"
 
 
-# ---- members of before docs/adr/0055
+# ---- members of earlier releases
 
 
 async def test_a_question_to_an_old_member_counts_when_it_has_answered(benches: Any) -> None:

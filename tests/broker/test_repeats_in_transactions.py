@@ -192,7 +192,7 @@ async def test_ids_within_the_span_of_a_batch_are_stored(bench: Any) -> None:
     assert await read(bench, 4) == [b"10", b"20", b"30", b"15"]
 
 
-# ---- requests that mean a second, new request: docs/adr/0053
+# ---- requests that mean a second, new request: docs/adr/0010
 
 
 async def test_a_participant_added_twice_is_one_and_after_the_end_none(bench: Any) -> None:

@@ -61,7 +61,7 @@ CHECK_AFTER: Final = 1.0
 def outcome_of(question: CheckQuestion) -> LocalOutcome:
     """Undo what its worker has not ended: a prepared transaction, and an open one when it is asked for a second time.
 
-    At the first question an open one may be worked on. While a member of the group lives, no timeout ends it (ADR 55): without
+    At the first question an open one may be worked on. While a member of the group lives, no timeout ends it (ADR 43): without
     this answer one whose worker was killed before `prepare` would stay open, and everything behind its messages unread.
     """
     return LocalOutcome.UNKNOWN if question.count == 1 and not question.prepared else LocalOutcome.ROLLBACK

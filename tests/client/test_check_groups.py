@@ -515,7 +515,7 @@ async def test_a_coordinator_that_takes_nobody_is_an_error_in_time(broker, code)
             await client.join_check_group("orders", says_commit)
 
 
-# --- questions that are begun (docs/adr/0055) -------------------------------------------------------------------------
+# --- questions that are begun (docs/adr/0043) -------------------------------------------------------------------------
 
 
 def begun(broker):

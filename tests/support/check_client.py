@@ -85,7 +85,7 @@ class CheckClient(RawClient):
 
 
 class OldCheckClient(CheckClient):
-    """Of before docs/adr/0055: it does not say that it begins."""
+    """A member of an earlier release, which does not say that it begins a check."""
 
     room = None
 

@@ -12,7 +12,7 @@ The lower id bits (`least`) are one ascending sequence of the coordinator under 
 | for            | our own broker, which asks the coordinator     | stock participants, which compare watermarks only     |
 |                | before it lets a late message in               |                                                       |
 
-See `lane_table` for the life of a lane, and `docs/adr/0034` for the decision.
+See `lane_table` for the life of a lane, and `docs/adr/0031` for the decision.
 """
 
 from __future__ import annotations

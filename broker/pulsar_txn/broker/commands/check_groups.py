@@ -59,7 +59,7 @@ def on_txn_check_response(session: TxnSession, body: Any) -> None:
         groups.answered["refused"] += member is None
         _logger.debug("%s answers for %s, which it was not asked for", session.connection.peer, txn_id)
         return
-    if not begins:  # a member of before docs/adr/0055: what it has answered, it has begun
+    if not begins:  # a member of an earlier release: what it has answered, it has begun
         coordinators.check_counts(txn_id, body.group, session.principal)
     outcome = CheckOutcome(body.outcome)
     groups.answered[outcome.name.lower()] += 1

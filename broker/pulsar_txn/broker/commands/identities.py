@@ -1,7 +1,7 @@
 """TC_CLIENT_CONNECT of a client that names a transactional id: who it is from then on, on this connection.
 
 A client that comes without an epoch is a new instance. It is answered once everything that older instances began has ended,
-at all participants, so that what it reads then does not change under it (Kafka's InitProducerId; `docs/adr/0044`).
+at all participants, so that what it reads then does not change under it (Kafka's InitProducerId; `docs/adr/0003`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check groups: which connections are members of each, who is asked next, and whether a coordinator may ask at all.
 
-A coordinator asks a member of a transaction's group for its outcome (`docs/adr/0043`, 0055). Any member will do that is
+A coordinator asks a member of a transaction's group for its outcome (`docs/adr/0043`). Any member will do that is
 connected, takes what it is sent, and has fewer questions than it takes at once; they are asked in turn. Groups of different
 principals do not meet. A group lives at a coordinator while it has a member. The coordinator is told that, and how many
 questions the members take at once: so questions wait at the coordinator, which knows the one that is due first, and not at a
@@ -9,8 +9,8 @@ member that is busy.
 Here waits only what found no member, because one has left meanwhile, or its room is used by another coordinator of this server.
 The coordinator hears what became of each question: a member has begun to answer it, has answered it, or is at it no more.
 
-Members of before 0055 do not say that they begin. A question to such a one counts when it has answered, or when its connection
-has ended. It is asked at most `_ROOM_OF_OLD` at once, which is what such a client works on by default.
+Members of earlier releases do not say that they begin. A question to such a one counts when it has answered, or when its
+connection has ended. It is asked at most `_ROOM_OF_OLD` at once, which is what such a client works on by default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ASKED_PER_TURN: Final = 256
 MOST_ROOM: Final = 1_024
 """Questions of one group that one member takes at once, whatever it says."""
 PATIENCE_MS: Final = 60_000
-"""How long a member may have a question without beginning; one of before 0055, without answering."""
+"""How long a member may have a question without beginning; one of an earlier release, without answering."""
 _SLACK_MS: Final = 30_000
 _LONGEST_MS: Final = 24 * 3_600_000
 _ROOM_OF_OLD: Final = 8
@@ -51,7 +51,7 @@ class GroupKey(NamedTuple):
 
 @attrs.frozen
 class Terms:
-    """Terms that a member says of itself. `room`: how many questions it takes at once; None: it is of before 0055.
+    """Terms that a member says of itself. `room`: how many questions it takes at once; None: it is of an earlier release.
 
     `timeout_ms`: how long it is at one question at the longest; 0: it does not say.
     """

@@ -76,8 +76,8 @@ class Transaction(Twin[AsyncTransaction]):
         """The transaction's id; None before the first operation that needs one.
 
         Whoever knows it may send in the transaction, and end it. So a coordinator beside clusters tells each participant of
-        a transaction whose id was asked for twice that it has ended (`docs/adr/0038`), and the outcome of a transaction that
-        its coordinator has forgotten is unknown (`docs/adr/0057`).
+        a transaction whose id was asked for twice that it has ended (`docs/adr/0035`), and the outcome of a transaction that
+        its coordinator has forgotten is unknown (`docs/adr/0045`).
         """
         return self._inner.id
 

@@ -10,7 +10,7 @@ itself is tried again for as long as the session with the coordinator lasts.
 
 The reader of a connection only puts a question down here. Tasks of their own ask the program, at most `concurrency` of them,
 so that a slow answer stops neither the connection nor other answers. Before the program is asked, the coordinator is told that
-its question is begun, and counts it durably (docs/adr/0055). What cannot be answered (an exception, a wrong type, a check that
+its question is begun, and counts it durably (docs/adr/0043). What cannot be answered (an exception, a wrong type, a check that
 takes longer than `timeout`) is UNKNOWN, and the coordinator asks again later.
 
 A check that is not done in time loses its place to the next question. A coroutine is cancelled; a thread cannot be. While such

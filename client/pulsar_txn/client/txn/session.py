@@ -5,7 +5,7 @@ after the reconnect, and so may be carried out twice: whatever error it ends wit
 
 A coordinator beside clusters (`pulsar-txn coordinator`) tells clients by their incarnation, and a coordinator that fences by
 transactional id and epoch. Both go over the wire as fields of our own in TC_CLIENT_CONNECT, after a feature flag of CONNECTED
-(`docs/adr/0006`).
+(`docs/adr/0003`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Samples of a partition whose transactions wait beside the topic until they are committed (docs/adr/0042, 0048).
+"""Samples of a partition whose transactions wait beside the topic until they are committed (`docs/adr/0042`, `0048`).
 
 There the physical end of the topic says nothing of a transaction whose commit has not arrived. What it says is where the
 last half is: once no half up to there waits any more, all of them are in the topic, and an end that is asked for after that is

@@ -192,7 +192,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     """`df.write.format("pulsar").mode("append").save()`: its rows become visible together.
 
     A job that is run again writes again, unless it has a version (`versions`). With `grouped`, the gate of the job
-    (`docs/adr/0030`) is the transaction that the commit ends together with those of the tasks.
+    (`docs/adr/0027`) is the transaction that the commit ends together with those of the tasks.
     """
 
     def __init__(self, options: Options, columns: StructType | None = None) -> None:
