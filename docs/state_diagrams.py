@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client.state import outgoing, transaction
+from pulsar_txn.client.state import outgoing, owners, transaction
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
 from pulsar_txn.rm_producer.half import transitions as half
@@ -108,6 +108,11 @@ def client_transaction() -> Machine:
     return _machine("transaction", "A transaction at its client", source, transaction.TRANSITIONS)
 
 
+def delivered_message() -> Machine:
+    """A message that a broker delivers to a consumer."""
+    return _machine("delivery", "A message at its consumer", "client/pulsar_txn/client/state/owners.py", owners.TRANSITIONS)
+
+
 MACHINES: Final[tuple[Callable[[], Machine], ...]] = (
     tc,
     lanes,
@@ -116,6 +121,7 @@ MACHINES: Final[tuple[Callable[[], Machine], ...]] = (
     rm_pending_ack,
     client_transaction,
     outgoing_batch,
+    delivered_message,
 )
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client.receive.acks import AckTracker, cumulative_id, named_ids
-from pulsar_txn.client.receive.owners import merged
+from pulsar_txn.client.state.ack_group import AckGroup, cumulative_id, named_ids
+from pulsar_txn.client.state.owners import merged
 from pulsar_txn.wire.ids import full_ack_set
 
 SIZES = {0: 1, 1: 3, 2: 64, 3: 70}
@@ -46,11 +46,11 @@ def named(given_places):
 
 @given(st.lists(groups_of_places(), max_size=6))
 def test_groups_name_exactly_what_was_acknowledged_so_far_in_their_entries(groups):
-    tracker, so_far = AckTracker(), set()
+    tracker, so_far = AckGroup(), set()
     for group in groups:
         for place in group[:3]:
-            tracker.add(place)
-        tracker.add_all(group[3:])
+            tracker.add([place])
+        tracker.add(group[3:])
         so_far |= named(group)
         assert (len(tracker) == 0) == (not group)
         individual, cumulative = tracker.take()
@@ -81,8 +81,8 @@ def test_a_cumulative_id_leaves_exactly_what_is_behind_it(size, data):
 
 
 def test_forgetting_clears_everything_that_waits():
-    tracker = AckTracker()
-    tracker.add(((1, 1), 0, 3))
+    tracker = AckGroup()
+    tracker.add([((1, 1), 0, 3)])
     tracker.add_cumulative(((1, 0), -1, 0))
     tracker.clear()
     assert tracker.take() == ([], [])

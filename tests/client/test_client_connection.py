@@ -290,7 +290,7 @@ async def test_the_rest_of_a_message_that_looks_like_a_receipt_is_none():
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         entry = encode_entry(metadata, b"payload" + receipt)
         frame = b"".join(hot.encode_message(consumer.inside.parts.all[0].id, 1, 1, entry))
-        connection = consumer.inside.parts.all[0].line.connection
+        connection = consumer.inside.parts.all[0].channel.connection
         connection.data_received(frame[: -len(receipt)])
         connection.data_received(frame[-len(receipt) :])
         assert (await consumer.receive(5)).data == b"payload" + receipt

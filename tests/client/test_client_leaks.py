@@ -64,7 +64,7 @@ async def test_three_thousand_transactions_leave_what_one_thousand_leave(client)
         observers_of(client),
         consumer,
         part,
-        part.acks.tracker,
+        part.machine.group,
         part.owners,
         producer,
         sender,
@@ -92,7 +92,16 @@ async def test_messages_that_went_through_leave_nothing(client):
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
     part, sender = consumer.inside.parts.all[0], partitions_of(producer)[0]
-    looked_at = [client.inside, consumer, part, part.acks.tracker, producer, sender, budget_of(producer), part.line.connection]
+    looked_at = [
+        client.inside,
+        consumer,
+        part,
+        part.machine.group,
+        producer,
+        sender,
+        budget_of(producer),
+        part.channel.connection,
+    ]
     await through(1000)
     before, held = kinds(), sizes(*looked_at)
     await through(3000)

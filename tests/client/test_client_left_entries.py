@@ -9,8 +9,8 @@ from fake_broker import fake_client
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, Compression, ConsumerType, InitialPosition
-from pulsar_txn.client.receive import left as left_module
-from pulsar_txn.client.receive.left import LeftEntries
+from pulsar_txn.client.state import chunks as chunks_module
+from pulsar_txn.client.state.chunks import UnsettledEntries
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.compression import compress
@@ -193,7 +193,7 @@ async def test_chunks_above_the_limit_are_left_as_a_whole(broker, caplog):
         await consumer.acknowledge_cumulative(message)
         await asyncio.sleep(0.1)
         assert acked(broker) == [(False, [(1, 3)])]
-        left = consumer.inside.parts.all[0].chunks.messages.left
+        left = consumer.inside.parts.all[0].machine.chunks.unsettled
         assert [left.before((1, entry)) for entry in (0, 1)] == [False, True]
     assert "max_uncompressed_bytes=10" in caplog.text
 
@@ -312,8 +312,8 @@ async def test_a_subscription_without_memory_acknowledges_cumulatively_past_what
 
 
 def test_what_is_remembered_of_what_was_left_is_bounded(monkeypatch):
-    monkeypatch.setattr(left_module, "LIMIT", 2)
-    left = LeftEntries(watched=True)
+    monkeypatch.setattr(chunks_module, "LIMIT", 2)
+    left = UnsettledEntries(watched=True)
     left.add([(1, 5), (1, 3), (1, 7), (1, 3), (1, 9)])
     assert left._places == [(1, 3), (1, 5)]
     assert [left.before((1, entry)) for entry in (3, 4, 8)] == [False, True, True]

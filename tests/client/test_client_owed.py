@@ -1,6 +1,6 @@
 """What the broker owes an Exclusive or Failover consumer: each message once and in order, also when some are passed over.
 
-Stock 4.0.8 passes entries over when it is asked to deliver again while it reads; see `receive/owed.py`.
+Stock 4.0.8 passes entries over when it is asked to deliver again while it reads; see `state/rewinds.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
 
 from pulsar_txn.client import AsyncConsumer, ConsumerType
-from pulsar_txn.client.receive import owed
+from pulsar_txn.client.state import rewinds
 
 LONG = 60.0
 """Seconds of silence for tests in which nothing may be asked for because nothing comes."""
@@ -21,8 +21,8 @@ LONG = 60.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owed, "PASSED_OVER_PAUSE", 0.005)
-    monkeypatch.setattr(owed, "SILENCE", 0.02)
+    monkeypatch.setattr(rewinds, "PASSED_OVER_PAUSE", 0.005)
+    monkeypatch.setattr(rewinds, "SILENCE", 0.02)
 
 
 def deliver(broker: FakeBroker, numbers: Iterable[int], epoch: int) -> None:
@@ -105,7 +105,7 @@ async def test_what_comes_twice_in_one_epoch_is_handed_out_once(broker: FakeBrok
 async def test_what_the_program_acknowledges_is_not_waited_for(
     broker: FakeBroker, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owed, "SILENCE", LONG)
+    monkeypatch.setattr(rewinds, "SILENCE", LONG)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", ack_group_delay=60)
         if how == "in a batch":
@@ -178,8 +178,8 @@ async def test_a_hole_that_stays_is_doubted_once(broker: FakeBroker) -> None:
 async def test_a_hole_after_others_long_after_a_request_is_not_doubted(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owed, "SILENCE", LONG)
-    monkeypatch.setattr(owed, "DOUBT", 0.0)
+    monkeypatch.setattr(rewinds, "SILENCE", LONG)
+    monkeypatch.setattr(rewinds, "DOUBT", 0.0)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         deliver(broker, [0], epoch=0)
@@ -208,7 +208,7 @@ async def test_the_end_of_a_topic_that_was_read_and_never_sent_is_asked_for_once
 async def test_a_hole_that_shows_long_after_a_request_is_doubted_when_nothing_came_between(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owed, "DOUBT", 0.0)
+    monkeypatch.setattr(rewinds, "DOUBT", 0.0)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         deliver(broker, [0], epoch=0)
@@ -223,7 +223,7 @@ async def test_whoever_waits_for_the_first_message_gets_it_although_a_hole_is_do
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An aborted batch was asked for once a while, and each answer was kept back: seconds without a message."""
-    monkeypatch.setattr(owed, "SILENCE", LONG)
+    monkeypatch.setattr(rewinds, "SILENCE", LONG)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         deliver(broker, range(2), epoch=0)
@@ -297,7 +297,7 @@ async def test_what_comes_before_its_turn_fills_no_hole_that_is_doubted(broker: 
 
 async def test_a_hole_is_asked_about_when_the_broker_is_silent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that meets a read under way makes the next hole."""
-    monkeypatch.setattr(owed, "PASSED_OVER_PAUSE", 0.2)
+    monkeypatch.setattr(rewinds, "PASSED_OVER_PAUSE", 0.2)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         deliver(broker, [0], epoch=0)
@@ -337,11 +337,11 @@ async def test_what_has_expired_is_not_waited_for_for_ever(broker: FakeBroker) -
         consumer = await client.subscribe("t", "s")
         deliver(broker, range(5), epoch=0)
         assert await received(consumer, 5) == [*range(5)]
-        when_asked(broker, *itertools.repeat([3, 4, 5], owed.TIMES + 2))
+        when_asked(broker, *itertools.repeat([3, 4, 5], rewinds.TIMES + 2))
         consumer.redeliver_unacknowledged()
         assert await received(consumer, 3) == [3, 4, 5]
         await asyncio.sleep(0.1)
-    assert requests(broker) == [*range(1, owed.TIMES + 3)]
+    assert requests(broker) == [*range(1, rewinds.TIMES + 3)]
 
 
 async def test_a_program_that_takes_its_time_is_not_hurried(broker: FakeBroker) -> None:

@@ -16,7 +16,7 @@ from pulsar_txn.client import (
     RedeliveryBackoff,
 )
 from pulsar_txn.client.errors import TransactionAborted
-from pulsar_txn.client.receive import acknowledging
+from pulsar_txn.client.state import acknowledgements
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -259,13 +259,13 @@ async def test_a_unit_keeps_no_message_of_an_entry_that_it_has_as_a_whole(broker
         for _ in range(195):
             await consumer.receive(1, txn=txn)
         (part,) = consumer.inside.parts
-        copies = part.acks.share(txn.inside).copies
+        copies = part.share(txn.inside).copies
         assert {position[1]: len(messages) for position, messages in copies.items()} == {19: 5}
         await txn.abort()
 
 
 async def test_a_unit_keeps_messages_of_so_many_entries_and_the_broker_is_asked_for_the_others(broker, monkeypatch):
-    monkeypatch.setattr(acknowledging, "ENTRIES_WITH_COPIES", 3)
+    monkeypatch.setattr(acknowledgements, "ENTRIES_WITH_COPIES", 3)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         for entry in range(5):
@@ -289,6 +289,34 @@ async def test_a_timed_acknowledgement_starts_again_with_the_next_delivery(broke
         broker.deliver(1, 0, *TEN[:4])
         txn, _ = await unit_of(client, consumer, 2)
         await txn.abort()
-        assert len(consumer.inside.timeouts) == 0
+        assert consumer.inside.parts.all[0].machine.redelivery.awaited_acks == 0
         assert len(await consumer.receive_many(4, max_wait=1)) == 4
-        assert len(consumer.inside.timeouts) == 4
+        assert consumer.inside.parts.all[0].machine.redelivery.awaited_acks == 4
+
+
+async def test_a_message_that_was_refused_comes_again_although_a_unit_has_another_one_of_its_batch(broker):
+    """The copy was taken for one that the program has: it stayed with the broker until the consumer was closed."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=SHARED, negative_ack_delay=0.01)
+        broker.deliver(1, 0, *TEN[:3])
+        consumer.negative_acknowledge(await consumer.receive(1))
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        async with client.transaction() as txn:
+            assert (await consumer.receive(1, txn=txn)).data == TEN[1]
+            broker.deliver(1, 0, *TEN[:3])
+            again = [(await consumer.receive(1)).data for _ in range(2)]
+        assert again == [TEN[2], TEN[0]]
+        assert consumer.queued == 0
+
+
+async def test_what_is_queued_or_acknowledged_of_a_batch_is_not_handed_out_twice_after_a_refusal(broker):
+    """The broker brings all of the entry again, also what was acknowledged while the request was on its way."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=SHARED, negative_ack_delay=0.01)
+        broker.deliver(1, 0, *TEN[:3])
+        consumer.negative_acknowledge(await consumer.receive(1))
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        await consumer.acknowledge(await consumer.receive(1))
+        broker.deliver(1, 0, *TEN[:3])
+        assert [(await consumer.receive(1)).data for _ in range(2)] == [TEN[2], TEN[0]]
+        assert consumer.queued == 0

@@ -77,7 +77,7 @@ def attached(client, consumer, producer):
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
     connection.consumers[part.id], connection.producers[other.id] = part, other
-    part.line.connection = other._connection = connection
+    part.channel.connection = other._connection = connection
     return connection
 
 

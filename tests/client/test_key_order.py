@@ -129,13 +129,13 @@ async def test_an_abort_lends_the_broker_a_permit_for_what_must_come_again(clien
     deliver(broker, 2)  # for the permit that came back
     part = next(iter(consumer.inside.parts))
     await settle()
-    before = broker.permits[broker.consumer_id] + part._permits_back
+    before = broker.permits[broker.consumer_id] + part.machine._permits_back
     await txn.abort()
     await asyncio.sleep(0.01)
-    assert broker.permits[broker.consumer_id] + part._permits_back == before + 1
+    assert broker.permits[broker.consumer_id] + part.machine._permits_back == before + 1
     deliver(broker, 0)
     await settle()
-    assert broker.permits[broker.consumer_id] + part._permits_back == before
+    assert broker.permits[broker.consumer_id] + part.machine._permits_back == before
     async with client.transaction() as txn:
         assert (await consumer.receive(timeout=1, txn=txn)).data == b"0"
 

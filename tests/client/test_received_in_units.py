@@ -485,8 +485,8 @@ async def test_a_hundred_thousand_messages_join_and_leave_without_a_trace(broker
 
 
 async def test_very_many_messages_are_acknowledged_and_asked_for_in_pieces_that_fit_into_frames(broker, monkeypatch):
-    monkeypatch.setattr("pulsar_txn.client.receive.acknowledging.ENTRIES_PER_REQUEST", 10)
-    monkeypatch.setattr("pulsar_txn.client.receive.recall.ASKED_TOGETHER", 10)
+    monkeypatch.setattr("pulsar_txn.client.state.acknowledgements.ENTRIES_PER_REQUEST", 10)
+    monkeypatch.setattr("pulsar_txn.client.state.redelivery.ASKED_TOGETHER", 10)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         deliver(broker, *range(50))

@@ -239,8 +239,8 @@ def test_acknowledgements_behind_each_other_leave_in_one_command(client):
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer:
         sent = []
         part = inner(consumer).inside.parts.all[0]
-        write = part.line.connection.write
-        part.line.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
+        write = part.channel.connection.write
+        part.channel.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
         for _ in range(500):
             consumer.acknowledge(consumer.receive(10))
         consumer.close()

@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.net.stock_defects import is_defective
-from pulsar_txn.client.receive.recall import TIMES
+from pulsar_txn.client.state.redelivery import TIMES
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -398,7 +398,7 @@ async def test_a_server_that_does_not_bring_back_what_comes_first_is_asked_again
 
 
 async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker, monkeypatch):
-    monkeypatch.setattr("pulsar_txn.client.receive.recall.FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("pulsar_txn.client.state.redelivery.FIRST_PAUSE", 0.02)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         broker.on["redeliverUnacknowledgedMessages"] = lambda _pipe, body: deliver(broker, 2, epoch=body.consumer_epoch)

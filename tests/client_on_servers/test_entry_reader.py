@@ -20,7 +20,7 @@ from pulsar_txn.client.encoded import (
     open_entry_reader,
     split_entry_payload,
 )
-from pulsar_txn.client.receive.permits import LARGEST, Permits
+from pulsar_txn.client.state.permits import LARGEST, Permits
 from pulsar_txn.wire.batches import decode_batch, encode_batch, split_batch
 from pulsar_txn.wire.errors import MalformedBatch
 

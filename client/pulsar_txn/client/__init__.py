@@ -44,9 +44,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.receive.options import InitialPosition as InitialPosition
     from pulsar_txn.client.receive.options import KeySharedPolicy as KeySharedPolicy
     from pulsar_txn.client.receive.options import ReaderOptionsDict as ReaderOptionsDict
+    from pulsar_txn.client.receive.options import RedeliveryBackoff as RedeliveryBackoff
     from pulsar_txn.client.receive.options import RegexSubscriptionMode as RegexSubscriptionMode
     from pulsar_txn.client.receive.reader import AsyncReader as AsyncReader
-    from pulsar_txn.client.receive.redelivery import RedeliveryBackoff as RedeliveryBackoff
     from pulsar_txn.client.receive.table_view import AsyncTableView as AsyncTableView
     from pulsar_txn.client.schema.auto import AutoProduceSchema as AutoProduceSchema
     from pulsar_txn.client.schema.auto import AutoSchema as AutoSchema
@@ -143,9 +143,8 @@ _NAMES_OF_MODULES = {
     "client.receive.message": "EARLIEST_ID LATEST_ID Message",
     "client.receive.message_ids": "deserialize_message_id serialize_message_id",
     "client.receive.options": "ConsumerOptions ConsumerOptionsDict ConsumerType InitialPosition KeySharedPolicy "
-    "ReaderOptionsDict RegexSubscriptionMode",
+    "ReaderOptionsDict RedeliveryBackoff RegexSubscriptionMode",
     "client.receive.reader": "AsyncReader",
-    "client.receive.redelivery": "RedeliveryBackoff",
     "client.receive.table_view": "AsyncTableView",
     "client.schema.auto": "AutoProduceSchema AutoSchema",
     "client.schema.avro": "AvroSchema",

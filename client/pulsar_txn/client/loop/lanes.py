@@ -43,13 +43,13 @@ from pulsar_txn.client.loop.poison import Remedy, Work
 from pulsar_txn.client.loop.report import Report
 from pulsar_txn.client.loop.suspects import Suspects
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.acknowledging import COORDINATOR_SLACK
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.holder import Holder, Key, key_of
 from pulsar_txn.client.receive.inbox import whole_entries
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
+from pulsar_txn.client.state.acknowledgements import COORDINATOR_SLACK
 from pulsar_txn.client.state.transaction import FINAL, TransactionOptions, TransactionState
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback

@@ -401,12 +401,21 @@ class Connection(asyncio.Protocol):
         self.write(buffers)
         return future
 
-    def ask(self, waiter: Waiter, name: str, request_id: int, frame: bytes, timeout: float) -> None:
+    def ask(
+        self,
+        waiter: Waiter,
+        name: str,
+        request_id: int,
+        frame: bytes,
+        timeout: float,
+        *,
+        consumer_id: int | None = None,
+    ) -> None:
         """As `request_frames`, for somebody who waits already, and is told in place of a future."""
         if self.closed:
             waiter.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
             return
-        self._requests.await_by(waiter, request_id, name, timeout)
+        self._requests.await_by(waiter, request_id, name, timeout, consumer_id)
         self._out.append(frame)
         if not self._flush_scheduled:
             self._schedule_flush()

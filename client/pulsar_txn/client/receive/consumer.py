@@ -250,7 +250,7 @@ class AsyncConsumer(Generic[T]):
             entry = message.entry
             part = inside.parts.own(entry.consumer)
             if part is not None and not part.owners:
-                part.acks.soon((entry.position, message.index, entry.batch_size))
+                part.acknowledge_soon([(entry.position, message.index, entry.batch_size)])
                 inside.settling.acknowledged += 1
                 if inside.chain is not None:
                     inside.chain.acknowledged([message], None)
@@ -340,7 +340,7 @@ class AsyncConsumer(Generic[T]):
         """
         self.inside.check_open()
         for part in self.inside.parts:
-            part.recall.everything()
+            part.deliver_all_again()
         return DONE
 
     # --- batches ------------------------------------------------------------------------------------------------------
@@ -387,10 +387,10 @@ class AsyncConsumer(Generic[T]):
         if isinstance(target, MessageId):
             everywhere = target.position in ((-1, -1), (2**63 - 1, 2**63 - 1))
             parts = self.inside.parts.all if everywhere else [self.inside.parts.of_id(target)]
-            await run_all([part.place.seek(message_id=target, inclusive=inclusive) for part in parts])
+            await run_all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
         else:
             time_ms = sought_ms(target)
-            await run_all([part.place.seek(publish_time_ms=time_ms) for part in self.inside.parts])
+            await run_all([part.seek(publish_time_ms=time_ms) for part in self.inside.parts])
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
@@ -404,7 +404,7 @@ class AsyncConsumer(Generic[T]):
         """By topic partition, as `get_last_message_id`."""
         self.inside.check_open()
         parts = list(self.inside.parts)
-        answers = await asyncio.gather(*(part.place.last_message_id() for part in parts))
+        answers = await asyncio.gather(*(part.last_message_id() for part in parts))
         return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
 
     async def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
@@ -419,7 +419,7 @@ class AsyncConsumer(Generic[T]):
         """
         self.inside.check_open()
         parts = list(self.inside.parts)
-        answers = await asyncio.gather(*(part.place.committed(require_stable=require_stable) for part in parts))
+        answers = await asyncio.gather(*(part.committed(require_stable=require_stable) for part in parts))
         return {part.topic: answer for part, answer in zip(parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
@@ -430,7 +430,7 @@ class AsyncConsumer(Generic[T]):
         self.inside.check_open()
         if self.inside.inbox.queue:
             return True
-        return any(await asyncio.gather(*(part.place.has_more() for part in self.inside.parts)))
+        return any(await asyncio.gather(*(part.has_more() for part in self.inside.parts)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and close. Raises ConsumerBusy or a similar error when others use it, unless `force`.

@@ -19,10 +19,10 @@ from pulsar_txn.client._checks import check_subscription_name, check_text, flag,
 from pulsar_txn.client.errors import AuthorizationError, InvalidConfiguration, InvalidTopicName, NotAllowedError, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message, Source, bits_of
-from pulsar_txn.client.receive.owners import Place
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
+from pulsar_txn.client.state.owners import Place
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import InvalidName, TopicName

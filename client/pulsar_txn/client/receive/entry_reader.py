@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError, UnsupportedVersionError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.channel import Channel
 from pulsar_txn.client.receive.entry_checks import permits_of
-from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.options import ConsumerOptions
-from pulsar_txn.client.receive.permits import Permits
-from pulsar_txn.client.receive.subscribe_fields import Start, message_id_of, subscribe_fields
+from pulsar_txn.client.receive.subscribe_fields import message_id_of, start_field, subscribe_fields
+from pulsar_txn.client.state.delivery import Start
+from pulsar_txn.client.state.permits import Permits
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
@@ -107,7 +108,7 @@ class AsyncEntryReader:
         """Why the last attempt to attach failed; None while it is attached."""
         self.paused = 0
         """How often it has left the broker because too many bytes had come."""
-        self._line = Line(
+        self._channel = Channel(
             core,
             topic,
             partition,
@@ -121,12 +122,12 @@ class AsyncEntryReader:
     @property
     def topic(self) -> str:
         """The full name of the topic partition."""
-        return self._line.topic
+        return self._channel.topic
 
     @property
     def is_connected(self) -> bool:
         """True if the broker knows this reader at this moment."""
-        return self._line.connection is not None
+        return self._channel.connection is not None
 
     @property
     def unsure_seconds(self) -> float:
@@ -141,23 +142,23 @@ class AsyncEntryReader:
     async def start(self) -> None:
         """Attach; raises the last error when the operation timeout is over."""
         try:
-            await self._line.attachment.start()
+            await self._channel.attachment.start()
         except BaseException:
-            self._line.attachment.close()
+            self._channel.attachment.close()
             raise
-        self._line.core.register(self._line.id, self)
+        self._channel.core.register(self._channel.id, self)
 
     async def close(self) -> None:
         """Leave the broker; idempotent."""
-        line = self._line
-        line.core.unregister(line.id)
-        connection, line.connection = line.connection, None
-        line.attachment.close()
+        channel = self._channel
+        channel.core.unregister(channel.id)
+        connection, channel.connection = channel.connection, None
+        channel.attachment.close()
         self._queue.clear()
-        self._failure = self._failure or AlreadyClosed(f"the reader of {line.topic} is closed")
+        self._failure = self._failure or AlreadyClosed(f"the reader of {channel.topic} is closed")
         self._wake()
-        if connection is not None and connection.consumers.pop(line.id, None) is not None:
-            request = connection.request("close_consumer", line.core.next_request_id(), consumer_id=line.id)
+        if connection is not None and connection.consumers.pop(channel.id, None) is not None:
+            request = connection.request("close_consumer", channel.core.next_request_id(), consumer_id=channel.id)
             await asyncio.wait([request])
             if not request.cancelled():
                 request.exception()  # whatever it says: the reader is gone, or its connection is
@@ -167,43 +168,43 @@ class AsyncEntryReader:
             leaving, self._leaving = self._leaving, None
             await asyncio.wait([leaving])
             leaving.cancelled() or leaving.exception()
-        line = self._line
-        connection.consumers[line.id] = self
+        channel = self._channel
+        connection.consumers[channel.id] = self
         try:
-            await connection.request("subscribe", line.core.next_request_id(), **self._subscribe_fields())
+            await connection.request("subscribe", channel.core.next_request_id(), **self._subscribe_fields())
         except BaseException as error:
-            connection.consumers.pop(line.id, None)
+            connection.consumers.pop(channel.id, None)
             if isinstance(error, PulsarError):
                 self.trouble = error
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
-                connection.write([command("close_consumer", consumer_id=line.id, request_id=line.core.next_request_id())])
+                connection.write([command("close_consumer", consumer_id=channel.id, request_id=channel.core.next_request_id())])
             raise
-        if connection.closed or connection.consumers.get(line.id) is not self:
+        if connection.closed or connection.consumers.get(channel.id) is not self:
             raise ConnectionLost("the reader was closed while it opened", endpoint=connection.endpoint)
         self.trouble = None
         self._has_come_back()
         self._may_create = False  # a topic that is deleted from now on stays so
-        line.connection = connection
+        channel.connection = connection
         waiting = sum(entry.num_messages for entry in self._queue)
         self._permits.held = waiting
         self._give_permits(connection, self._permits.due() or (0 if waiting else 1))
 
     def _subscribe_fields(self) -> dict[str, Any]:
-        line = self._line
+        channel = self._channel
         start = self._start if self._last is None else MessageId(*self._last)
-        fields = subscribe_fields(self._options, None, Start(start, inclusive=True).field())
-        names = {"topic": line.topic, "subscription": line.subscription, "consumer_name": line.subscription}
-        return names | {"consumer_id": line.id, "force_topic_creation": self._may_create} | fields
+        fields = subscribe_fields(self._options, None, start_field(Start(start, inclusive=True)))
+        names = {"topic": channel.topic, "subscription": channel.subscription, "consumer_name": channel.subscription}
+        return names | {"consumer_id": channel.id, "force_topic_creation": self._may_create} | fields
 
     def _has_come_back(self) -> None:
         since, self._away_since = self._away_since, None
         if since is not None and self._last is not None:
-            self._away_seconds = max(self._away_seconds, self._line.core.runtime.monotonic() - since)
+            self._away_seconds = max(self._away_seconds, self._channel.core.runtime.monotonic() - since)
 
     def _on_lost(self, error: PulsarError) -> None:
         if self._away_since is None:
-            self._away_since = self._line.core.runtime.monotonic()
-        self._line.connection = None
+            self._away_since = self._channel.core.runtime.monotonic()
+        self._channel.connection = None
         self.trouble = error
 
     def _on_failed(self, error: PulsarError) -> None:
@@ -243,7 +244,7 @@ class AsyncEntryReader:
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves; subscribe again."""
-        self._line.attachment.detach(ConnectionLost("the broker closed the reader"))
+        self._channel.attachment.detach(ConnectionLost("the broker closed the reader"))
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE: readers are alone."""
@@ -287,9 +288,9 @@ class AsyncEntryReader:
 
     async def last_message_id(self) -> MessageId:
         """The last message that is visible under read committed; entry id -1 for none. Raises the broker's error."""
-        connection = await self._line.connected("last_message_id")
-        answer = await self._line.ask(connection, "getLastMessageId")
-        return message_id_of(answer.last_message_id, self._line.partition)
+        connection = await self._channel.connected("last_message_id")
+        answer = await self._channel.ask(connection, "getLastMessageId")
+        return message_id_of(answer.last_message_id, self._channel.partition)
 
     async def ends(self, read: Position = EARLIEST) -> Ends:
         """Acknowledge all entries up to `read`, and ask how far the partition and this reader are.
@@ -298,13 +299,13 @@ class AsyncEntryReader:
         of aborted transactions) it acknowledges itself when it comes past them. Raises the broker's error, ConnectionLost,
         OperationTimeout; UnsupportedVersionError when the broker does not tell. Safe to cancel.
         """
-        connection = await self._line.connected("ends")
+        connection = await self._channel.connected("ends")
         if read != EARLIEST:
             place = {"ledgerId": read[0], "entryId": read[1]}
             acknowledged = {"ack_type": pb.CommandAck.Cumulative, "message_id": [place]}
-            connection.write([command("ack", consumer_id=self._line.id, **acknowledged)])
+            connection.write([command("ack", consumer_id=self._channel.id, **acknowledged)])
         asks = {"with_halves": True} if connection.features.tells_halves else {}
-        answer = await self._line.ask(connection, "getLastMessageId", **asks)
+        answer = await self._channel.ask(connection, "getLastMessageId", **asks)
         if not answer.HasField("consumer_mark_delete_position"):
             raise UnsupportedVersionError("the broker does not tell how far a reader is", endpoint=connection.endpoint)
         last, passed = _position(answer.last_message_id), _position(answer.consumer_mark_delete_position)
@@ -323,22 +324,22 @@ class AsyncEntryReader:
         self._permits.left(messages)
         if self._leaving is not None:
             if self._bytes <= self._queue_bytes // 2:
-                self._line.attachment.detach(ConnectionLost("the reader goes on"), planned=True)
-        elif self._line.connection is not None:
-            self._give_permits(self._line.connection, self._permits.due())
+                self._channel.attachment.detach(ConnectionLost("the reader goes on"), planned=True)
+        elif self._channel.connection is not None:
+            self._give_permits(self._channel.connection, self._permits.due())
 
     def _give_permits(self, connection: Connection, count: int) -> None:
         if count:
-            connection.write_now([hot.encode_flow(self._line.id, count)])
+            connection.write_now([hot.encode_flow(self._channel.id, count)])
 
     def _pause(self) -> None:
         """Messages have become much larger: leave the broker until the queue is short; it goes on after the last one here."""
-        connection = self._line.connection
-        if connection is None or connection.consumers.pop(self._line.id, None) is None:
+        connection = self._channel.connection
+        if connection is None or connection.consumers.pop(self._channel.id, None) is None:
             return
         self.paused += 1
-        request_id = self._line.core.next_request_id()
-        self._leaving = connection.request("close_consumer", request_id, consumer_id=self._line.id)
+        request_id = self._channel.core.next_request_id()
+        self._leaving = connection.request("close_consumer", request_id, consumer_id=self._channel.id)
 
 
 def _position(place: Any) -> Position:

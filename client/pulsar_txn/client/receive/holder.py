@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from pulsar_txn.client.receive.inside import Inside
 from pulsar_txn.client.receive.joined import Joined
 from pulsar_txn.client.receive.message import Message, bits_of, runs
-from pulsar_txn.client.receive.owners import Hold, State, bit_of, indexes
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+from pulsar_txn.client.state.owners import Hold, State, bit_of, indexes
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.wire.ids import Position
 
@@ -40,13 +40,10 @@ class Holder(Generic[T]):
     def _held(self, messages: Sequence[Message[T]]) -> list[Message[T]]:
         held: list[Message[T]] = []
         for run in runs(messages):
-            entry, part = run[0].entry, self._inside.parts.of_message(run[0])
+            part = self._inside.parts.of_message(run[0])
             if part is None:
                 continue
-            free = part.owners.has_free(entry.position, bits_of(run))
-            if free:
-                hold = self._holds.setdefault(part, Hold(State.HELD, self))
-                part.owners.give(hold, entry.position, free, entry.batch_size, entry.delivery)
+            free = part.hold(self._holds.setdefault(part, Hold(State.HELD, self)), run, bits_of(run))
             for message in run:
                 bit = bit_of(message.index)
                 if free & bit:
@@ -68,11 +65,10 @@ class Holder(Generic[T]):
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have these delivered again, to whoever gets them; on Exclusive and Failover before all others."""
         for part, entries in self._inside.settling.entries(messages).items():
-            for position, (bits, _, _) in entries.items():
-                part.owners.leave(position, bits)
-            part.recall.these(entries, [message for message in messages if self._inside.parts.of_message(message) is part])
+            part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
+            part.deliver_again(entries, [message for message in messages if self._inside.parts.of_message(message) is part])
             if self._inside.options.consumer_type.is_single:
-                part.recall.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
+                part.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
 
     def expect(self, messages: Sequence[Message[T]], lost: Callable[[list[Key]], None]) -> None:
         """After an abort these come again: ask for them until they do. `lost` is called, later, with those that do not."""
@@ -85,7 +81,7 @@ class Holder(Generic[T]):
             def say(rest: Mapping[Position, int], topic: str = part.topic, sizes: Any = entries) -> None:
                 lost([(topic, at, index) for at, bits in rest.items() for index in indexes(bits, sizes[at][1])])
 
-            part.recall.expect(entries, say)
+            part.expect(entries, say)
 
     def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
         """Those that wait in the queue and match, which are not in it any more; to be given back."""

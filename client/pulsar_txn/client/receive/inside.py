@@ -25,7 +25,6 @@ from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
-from pulsar_txn.client.receive.redelivery import AckTimeouts, NackTracker
 from pulsar_txn.client.receive.settling import Settling
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.txn.ambient import NOT_SAID, unit_of
@@ -67,11 +66,9 @@ class Inside(Generic[T]):
             check_letters(subscription, topics=[name for name, _ in topics])
         first = topics[0][0] if topics and pattern is None else ""
         self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
-        wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
-        self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
-        self.nacks = NackTracker(core.runtime)
         self.chain = ConsumerChain(outside, options.interceptors) if options.interceptors else None
-        self.is_observed = self.timeouts is not None or self.chain is not None
+        self._is_timed = bool(options.ack_timeout) or options.ack_timeout_backoff is not None
+        self.is_observed = self._is_timed or self.chain is not None
         """Whether somebody is told of each message that is received."""
         common = Common(
             core=core,
@@ -79,7 +76,6 @@ class Inside(Generic[T]):
             subscription=subscription,
             consumer_name=self.consumer_name,
             schema=schema,
-            timeouts=self.timeouts,
             letters=self.letters,
             failed=lambda part, error: self.parts.failed(part, error),
         )
@@ -93,7 +89,7 @@ class Inside(Generic[T]):
             partitioned=partitioned,
             beside=beside,
         )
-        self.settling = Settling(self.parts, self.inbox, options, self.nacks, self.timeouts, self.letters, self.chain)
+        self.settling = Settling(self.parts, self.inbox, options, self.letters, self.chain)
         self.inputs = Inputs(self.parts, self.inbox)
         self._id = core.next_resource_id()
         self._outside = outside
@@ -124,9 +120,8 @@ class Inside(Generic[T]):
         if self.is_closed:
             return
         self.is_closed = True
-        self.nacks.close()
-        if self.timeouts is not None:
-            self.timeouts.close()
+        for part in self.parts:
+            part.stop()
         self.inbox.close(AlreadyClosed(f"the consumer of {self.parts.topic} is closed"))
         self.parts.stop_following()
         self.core.unregister(self._id)
@@ -182,7 +177,7 @@ class Inside(Generic[T]):
             return 1
         most = self.options.receiver_queue_size
         if self.options.receiver_queue_bytes:
-            most = max(1, sum(part.room for part in self.parts))
+            most = max(1, sum(part.machine.room for part in self.parts))
         return min(max_messages, most)
 
     async def ready(self, max_messages: int, max_wait: float | timedelta | None, unit: Enlisting | None = None) -> None:
@@ -218,8 +213,9 @@ class Inside(Generic[T]):
 
     def observe(self, messages: Sequence[Message[T]]) -> None:
         """The program has received these."""
-        if self.timeouts is not None:
-            self.timeouts.received(messages)
+        if self._is_timed:
+            for part in self.parts:
+                part.received(message for message in messages if message.entry.consumer is part)
         if self.chain is not None:
             self.chain.received(messages)
 

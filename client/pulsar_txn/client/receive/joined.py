@@ -8,13 +8,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pulsar_txn.client.errors import ConnectionLost
-from pulsar_txn.client.receive.acknowledging import Share
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message, runs
-from pulsar_txn.client.receive.owners import Hold, bit_of
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.state.acknowledgements import Share
+from pulsar_txn.client.state.owners import Hold, bit_of
 from pulsar_txn.client.txn.enlist import Enlisting
 
 
@@ -49,10 +49,8 @@ class Joined:
                 continue  # its topic was left, so nobody can acknowledge it
             share = self._shares.get(part)
             if share is None:
-                share = self._shares[part] = part.acks.share(txn)
-            if keepers is not None:
-                share.keeper = keepers.get(part)
-            bits = part.acks.join(share, run)
+                share = self._shares[part] = part.share(txn)
+            bits = part.join(share, run, None if keepers is None else keepers.get(part))
             for message in run:
                 bit = bit_of(message.index)
                 if bits & bit:
@@ -72,7 +70,7 @@ class Joined:
                         f"{part.topic} is not received from any more, so no transaction can acknowledge its messages",
                         hint="run the unit again, without its messages",
                     )
-                part.acks.acknowledge_rest(share, txn)
+                part.acknowledge_rest(share, txn)
 
     def bring_back(self) -> None:
         """The transaction cannot commit any more."""
@@ -83,7 +81,7 @@ class Joined:
         if left is not None and self._keys is not None:
             self._keys.come_again(left, seconds)
         for part, share in self._shares.items():
-            part.acks.bring_back(share, seconds, keep=self.are_kept)
+            part.bring_back(share, seconds, keep=self.are_kept)
 
     def _held(self) -> int:
         """The number of messages that have joined and not left."""

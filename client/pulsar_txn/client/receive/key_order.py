@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.message import Entry, Message
-from pulsar_txn.client.receive.recall import FIRST_PAUSE, NOBODY, TIMES
+from pulsar_txn.client.state.redelivery import FIRST_PAUSE, NOBODY, TIMES
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.wire.ids import Position, TxnAction
 
@@ -181,7 +181,7 @@ class KeyOrder:
         for taken in waited.values():
             for entry in taken.spots.values():
                 part: Any = entry.consumer
-                taken.lent = part.recall.tenure
+                taken.lent = part.tenure
                 part.give_permits_back(1)
                 part.flush_permits()
         if waited:
@@ -199,7 +199,7 @@ class KeyOrder:
         if times == TIMES:
             self._give_up(waited)
             return
-        asked = [part.recall.ask_for(sorted(positions)) for part, positions in missing.items()]
+        asked = [part.ask_for(sorted(positions)) for part, positions in missing.items()]
         times += NOBODY not in asked
         self._runtime.call_later(FIRST_PAUSE * 2**times, self._ask_again, waited, times)
 
@@ -240,7 +240,7 @@ class KeyOrder:
 
 def _take_permit(taken: _Taken, entry: Entry) -> None:
     part: Any = entry.consumer
-    if taken.lent == part.recall.tenure:  # a new connection begins with as many as there is room for
+    if taken.lent == part.tenure:  # a new connection begins with as many as there is room for
         part.give_permits_back(-1)
 
 

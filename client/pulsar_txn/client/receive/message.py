@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from pulsar_txn.client.errors import SchemaMismatch
-from pulsar_txn.client.receive.owners import bit_of
 from pulsar_txn.client.schema.base import EncodedPair, PairSchema, Schema, TextPair
 from pulsar_txn.client.schema.crypto import EncryptionContext, encryption_context
+from pulsar_txn.client.state.owners import bit_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
 from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId

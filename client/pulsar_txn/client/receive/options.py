@@ -20,6 +20,7 @@ from pulsar_txn.client._checks import (
     flag,
     having,
     instance,
+    number,
     one_of,
     refused,
     seconds,
@@ -30,7 +31,6 @@ from pulsar_txn.client._checks import (
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
-from pulsar_txn.client.receive.redelivery import RedeliveryBackoff
 from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoFailureActionName, CryptoKeys
 from pulsar_txn.wire.ids import MessageId
 
@@ -118,6 +118,32 @@ def _regex_subscription_mode(given: RegexSubscriptionMode | RegexSubscriptionMod
 
 def _crypto_failure_action(given: CryptoFailureAction | CryptoFailureActionName) -> CryptoFailureAction:
     return one_of(CryptoFailureAction, given, "crypto_failure_action")
+
+
+@attrs.frozen
+class RedeliveryBackoff:
+    """Delays that grow with each delivery: `min_delay` at first, times `multiplier`, at most `max_delay`.
+
+    Raises InvalidConfiguration for delays that cannot grow. Brokers count deliveries on Shared and Key_Shared only.
+    """
+
+    min_delay: float = attrs.field(default=1.0, converter=as_seconds, validator=number)
+    max_delay: float = attrs.field(default=600.0, converter=as_seconds, validator=number)
+    multiplier: float = attrs.field(default=2.0, validator=number)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.min_delay <= self.max_delay or self.multiplier < 1:
+            raise InvalidConfiguration(
+                f"delays from {self.min_delay} to {self.max_delay} s by {self.multiplier} are impossible",
+                hint="0 <= min_delay <= max_delay, and multiplier at least 1",
+            )
+
+    def delay(self, redelivery_count: int) -> float:
+        """Seconds until the next delivery of what was redelivered so often before."""
+        try:
+            return float(min(self.min_delay * self.multiplier**redelivery_count, self.max_delay))
+        except OverflowError:
+            return self.max_delay
 
 
 _BACKOFF = having("delay", needed="a RedeliveryBackoff")

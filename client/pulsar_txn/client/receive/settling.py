@@ -14,11 +14,10 @@ from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.interceptors import ConsumerChain
 from pulsar_txn.client.receive.message import Entry, Message, bits_of, runs
 from pulsar_txn.client.receive.options import ConsumerOptions
-from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Place, bit_of
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
-from pulsar_txn.client.receive.recall import Bits
-from pulsar_txn.client.receive.redelivery import AckTimeouts, NackTracker
+from pulsar_txn.client.state.owners import UNKNOWN, Place
+from pulsar_txn.client.state.redelivery import Bits
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, Position
@@ -35,8 +34,6 @@ class Settling:
         parts: Parts,
         inbox: Inbox[Any],
         options: ConsumerOptions,
-        nacks: NackTracker,
-        timeouts: AckTimeouts | None,
         letters: DeadLetters | None,
         chain: ConsumerChain | None,
     ) -> None:
@@ -44,8 +41,6 @@ class Settling:
         self._parts = parts
         self._inbox = inbox
         self._options = options
-        self._nacks = nacks
-        self._timeouts = timeouts
         self._letters = letters
         self._chain = chain
 
@@ -61,11 +56,11 @@ class Settling:
             places = self.places(those, unit)
             if unit is not None:
                 _check_persistent(places)
-                await run_all([part.acks.in_transaction(each, unit, cumulative=False) for part, each in places.items()])
+                await run_all([part.acknowledge_in(unit, each, cumulative=False) for part, each in places.items()])
             else:
                 self._check_free(places)
                 if self._wants(receipt):
-                    await run_all([part.acks.with_receipt(each, cumulative=False) for part, each in places.items()])
+                    await run_all([part.acknowledge_answered(each, cumulative=False) for part, each in places.items()])
                 else:
                     _soon(places)
         except BaseException as error:
@@ -87,11 +82,11 @@ class Settling:
             self._check_free(places, cumulative=True)
         for part, those in places.items():
             if unit is not None:
-                await part.acks.in_transaction(those, unit, cumulative=True)
+                await part.acknowledge_in(unit, those, cumulative=True)
             elif self._wants(receipt):
-                await part.acks.with_receipt(those, cumulative=True)
+                await part.acknowledge_answered(those, cumulative=True)
             else:
-                part.acks.cumulative_soon(those[0])
+                part.acknowledge_up_to_soon(those[0])
         self._settled([message], None)
 
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
@@ -99,7 +94,7 @@ class Settling:
         places = self.places(messages, None)
         if cumulative:
             for part, those in places.items():
-                part.acks.cumulative_soon(those[-1])
+                part.acknowledge_up_to_soon(those[-1])
         else:
             _soon(places)
         self.acknowledged += len(messages)
@@ -137,28 +132,13 @@ class Settling:
         if part is None:
             return
         seconds = self._nack_delay(message, delay)
-        place = _place(message)
-        position, index, _ = place
-        if part.owners.acknowledged_in(position, index) is not None:
-            raise TransactionStateError(
-                "the message is acknowledged in a transaction that is still open",
-                hint="abort the transaction, its messages come again by themselves",
-            )
-        wanted = part.owners.leave(position, bit_of(index))
-        if isinstance(message, Message):
-            self._leave_keys([message])
-        if self._timeouts is not None:
-            self._timeouts.settled(part.id, [place], cumulative=False)
+        known = message if isinstance(message, Message) else None
+        part.negatively_acknowledge(_place(message), UNKNOWN if known is None else known.entry.delivery, known, seconds)
+        if known is not None:
+            self._leave_keys([known])
         self.refused += 1
         if self._chain is not None:
             self._chain.refused(message)
-        delivery: Delivery = UNKNOWN
-        copies: tuple[Message[Any], ...] = ()
-        if isinstance(message, Message):
-            delivery = message.entry.delivery
-            if place[2] > 1 and part.owners.knows(position):  # units work on others of its entry
-                wanted, copies = bit_of(index), (message,)
-        self._nacks.add(part, position, (wanted, place[2], delivery), seconds, copies)
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
         if delay is not None:
@@ -191,9 +171,8 @@ class Settling:
         """See `AsyncConsumer.give_back`."""
         self._leave_keys(messages)
         for part, entries in self.entries(messages).items():
-            for position, (bits, _, _) in entries.items():
-                part.owners.leave(position, bits)
-            part.recall.these(entries, [message for message in messages if self._parts.of_message(message) is part])
+            part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
+            part.deliver_again(entries, [message for message in messages if self._parts.of_message(message) is part])
 
     def entries(self, messages: Iterable[Message[Any]]) -> dict[PartitionConsumer, dict[Position, Bits]]:
         """Messages by partition and entry, without those of topics that were left."""
@@ -210,8 +189,7 @@ class Settling:
         """See `AsyncConsumer.leave_out`."""
         self._leave_keys(messages)
         for part, entries in self.entries(messages).items():
-            for position, (bits, _, _) in entries.items():
-                part.owners.leave(position, bits)
+            part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
 
     def _leave_keys(self, messages: Iterable[Message[Any]]) -> None:
         if self._inbox.keys is not None:
@@ -297,4 +275,4 @@ def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
 
 def _soon(places: Places) -> None:
     for part, those in places.items():
-        part.acks.all_soon(those)
+        part.acknowledge_soon(those)

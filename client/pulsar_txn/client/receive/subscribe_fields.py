@@ -9,35 +9,21 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.schema.base import SchemaInfo
+from pulsar_txn.client.state.delivery import Start
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import MessageId, ack_set_to_words, full_ack_set, unsigned64
 
 
-class Start:
-    """Place where a subscription was told to start: after a message, or at it."""
+def start_field(start: Start) -> dict[str, Any]:
+    """The place where a cursor without memory begins, for SUBSCRIBE.
 
-    __slots__ = ("inclusive", "message_id", "position")
-
-    def __init__(self, message_id: MessageId, inclusive: bool = False) -> None:
-        self.message_id = message_id
-        self.position = message_id.position
-        self.inclusive = inclusive
-
-    def field(self) -> dict[str, Any]:
-        """For a cursor without memory. With a batch index the entry itself is delivered as well; what of it was not asked
-        for is skipped by the consumer."""
-        start, index = self.message_id, self.message_id.batch_index
-        if index < 0 and self.inclusive and start not in (EARLIEST_ID, LATEST_ID):
-            index = 0
-        fields = {"ledgerId": unsigned64(start.ledger_id), "entryId": unsigned64(start.entry_id)}
-        return fields | ({"batch_index": index} if index >= 0 else {})
-
-    def wanted(self, batch_size: int) -> int:
-        """The indexes of the batch it points into that are to be handed out, as bits."""
-        index = self.message_id.batch_index
-        if index < 0:
-            return full_ack_set(batch_size) if self.inclusive else 0
-        return full_ack_set(batch_size) & ~full_ack_set(index if self.inclusive else index + 1)
+    With a batch index the entry itself is delivered as well; what of it was not asked for is skipped by the consumer.
+    """
+    first, index = start.message_id, start.message_id.batch_index
+    if index < 0 and start.inclusive and first not in (EARLIEST_ID, LATEST_ID):
+        index = 0
+    fields = {"ledgerId": unsigned64(first.ledger_id), "entryId": unsigned64(first.entry_id)}
+    return fields | ({"batch_index": index} if index >= 0 else {})
 
 
 def sought_ms(time: object) -> int:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
 T = TypeVar("T")
-Held: TypeAlias = "tuple[Entry, Sequence[Any], tuple[int, ...]]"
+Held: TypeAlias = "tuple[Entry, Sequence[Any], int]"
 
 
 class WriterSchemas(Generic[T]):
     """The schema versions of one topic, for one of its consumers.
 
-    `connected(what)` waits for a connection; `release(entry, rows, ack_words)` takes entries that may be handed out.
+    `connected(what)` waits for a connection; `release(entry, rows, live)` takes entries that may be handed out.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class WriterSchemas(Generic[T]):
         topic: str,
         schema: WrittenSchema[T],
         connected: Callable[[str], Awaitable[Connection]],
-        release: Callable[[Entry, Sequence[Any], tuple[int, ...]], None],
+        release: Callable[[Entry, Sequence[Any], int], None],
     ) -> None:
         self._core = core
         self._topic = topic
@@ -50,12 +50,12 @@ class WriterSchemas(Generic[T]):
         self._asked: set[bytes] = set()
         self._held: deque[Held] = deque()
 
-    def holds(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> bool:
+    def holds(self, entry: Entry, rows: Sequence[Any], live: int) -> bool:
         """True if the entry has to wait; then it is released in its turn."""
         version = entry.metadata.schema_version
         if not self._held and version in self._known:
             return False
-        self._held.append((entry, rows, ack_words))
+        self._held.append((entry, rows, live))
         if version not in self._known and version not in self._asked:
             self._asked.add(version)
             self._core.spawn(self._learn(version))

@@ -61,7 +61,7 @@ class Fetcher(Generic[T]):
     async def _is_past(self, reader: AsyncReader[T], last: Position) -> bool:
         """True if an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
         (part,) = reader.inside.inside.parts
-        come = part.place.last_position
+        come = part.machine.redelivery.last_position
         if not part.is_connected:
             return False
         return (come is not None and come >= last) or (await reader.get_last_message_id()).position < last

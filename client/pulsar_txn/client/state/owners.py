@@ -2,10 +2,8 @@
 
 Brokers deliver, acknowledge and redeliver entries; programs work on messages. An entry that comes again brings all its
 messages that are not acknowledged, also those that somebody here is still working on. So the table says of each message
-who has it, and which copies are welcome. It has no IO and no clock; `bits` are indexes of an entry (bit i is index i; an
-entry that is one message has bit 0).
-
-States of one message:
+who has it, and which copies are welcome. `bits` are indexes of an entry (bit i is index i; an entry that is one message has
+bit 0). `TRANSITIONS` says what an event does to a message in each of its states:
 
 * FREE: in the queue, or with the program, which received it outside of any unit. The table has no word for it: what it
   does not name is free, or was never delivered here.
@@ -15,29 +13,18 @@ States of one message:
 * SETTLED: acknowledged, while other messages of its entry are not.
 * WANTED: it is to come again: the broker was asked for it, or brings it by itself after an abort.
 
-| event | FREE | HELD | ASKED | TAKEN | SETTLED | WANTED |
-|---|---|---|---|---|---|---|
-| a copy comes, the first in its generation | handed out | dropped | dropped, noted | FREE | FREE | FREE |
-| a copy comes later | dropped (1) | dropped | dropped, noted | FREE | FREE | FREE |
-| received in a unit | HELD | copy dropped | copy dropped | copy dropped | copy dropped | HELD |
-| acknowledged in its unit | ASKED | ASKED | (2) | (2) | conflict | ASKED |
-| acknowledged in another unit | ASKED | conflict | conflict | conflict | conflict | ASKED |
-| acknowledged outside of units | SETTLED (4) | refused | stays | stays | SETTLED | SETTLED |
-| given back or refused by the program | WANTED (5) | WANTED (5) | refused | refused | WANTED | WANTED |
-| the broker refuses the acknowledgement | | | HELD or WANTED | | | |
-| the unit commits | | ASKED before | | SETTLED | | |
-| the unit aborts | | WANTED (5) | | WANTED | | |
-| the subscription is moved | | FREE (3) | stays | stays | forgotten | forgotten |
+A copy that comes of a FREE message is handed out when it is the first one in its generation. A later one is dropped where the
+table knows that the message was delivered here: if nobody is named it is still with the program. What was not delivered yet,
+because another consumer had it, is handed out; and so is every message of an entry that the table does not know. A copy of a
+SETTLED message that comes in the generation of its delivery was sent before the broker knew of the acknowledgement, and is
+dropped; in a later one the acknowledgement may be lost. A copy of what is ASKED is dropped as well, and remembered, because
+nobody else knows of it if the broker refuses.
 
-(1) Only where the table knows that the message was delivered here in this generation: if nobody is named it is still
-    with the program. What was not delivered yet, because another consumer had it, is handed out; and so is every message
-    of an entry that the table does not know.
-(2) Of a message that was received in the unit: nothing, it is done already. Otherwise a conflict: this is a second copy.
-(3) A seek takes messages out of their units: what is before the new place is settled by it, the rest comes again.
-(4) Only where the table knows the entry.
-(5) FREE, and handed out here again, while this consumer has others of the entry (`may_stay`): whoever asks a broker for an
-    entry lets go of all of it.
-A copy that makes a message FREE is handed out.
+Whoever acknowledges a message in the unit that received it is not told of a conflict: it is done already. Somebody else, and a
+second copy in the same unit, are.
+
+What a unit or the program gives back is WANTED; but FREE, and handed out here again, while this consumer has others of its
+entry (`may_stay`): whoever asks a broker for an entry lets go of all of it.
 
 A *generation* ends when everything comes again that is not acknowledged: with a new connection, after a rewind, when all
 is asked for. Then nothing is free here any more; what is held, asked or taken stays with its unit.
@@ -52,8 +39,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from pulsar_txn.wire.ids import Position, full_ack_set
 
@@ -71,67 +58,217 @@ UNKNOWN: Final[Delivery] = (-1, 0)
 
 
 class State(enum.IntEnum):
-    """State of the messages of a `Hold`; TAKEN is an ASKED whose answer is there."""
+    """State of one message."""
 
+    FREE = 0
     HELD = 1
     ASKED = 2
-    SETTLED = 3
-    WANTED = 4
+    TAKEN = 3
+    SETTLED = 4
+    WANTED = 5
 
 
-class Answer(Protocol):
-    """The answer of a broker, as far as the table looks at it: an `asyncio.Future`."""
+class Event(enum.IntEnum):
+    """Something that happens to a message."""
 
-    def done(self) -> bool:
-        """True if it is there."""
-        ...
+    COPY = 0
+    """The broker delivers it."""
+    RECEIVE = 1
+    """A unit or a loop receives it."""
+    ACKNOWLEDGE = 2
+    """Its unit acknowledges it; of a FREE or WANTED one, any unit."""
+    CLAIM = 3
+    """A unit acknowledges it that has not received it."""
+    ANSWER = 4
+    """The broker takes the acknowledgement."""
+    REFUSE = 5
+    """The broker refuses it."""
+    SETTLE = 6
+    """It is acknowledged outside of units."""
+    LEAVE = 7
+    """The program takes it out of its unit."""
+    WANT = 8
+    """It is asked for again."""
+    COMMIT = 9
+    ABORT = 10
+    """The unit of its owner has ended, or cannot commit any more."""
+    MOVE = 11
+    """The subscription is moved."""
 
-    def cancelled(self) -> bool:
-        """True if nobody will ever know it."""
-        ...
 
-    def exception(self) -> BaseException | None:
-        """The reason for which the broker has refused."""
-        ...
+class Act(enum.Enum):
+    """The table's answer to an event."""
+
+    HAND_OUT = "hand the copy out"
+    FIRST = "hand the copy out if it is the first one in its generation"
+    DROP = "drop the copy"
+    NOTE = "drop the copy and remember it"
+    GIVE = "give it to its new owner"
+    CONFLICT = "refuse"
+    KEEP = "do nothing"
+
+
+class Cell(NamedTuple):
+    """An act, and the state after it."""
+
+    act: Act
+    to: State
+
+
+_FREE, _HELD, _ASKED, _TAKEN, _SETTLED, _WANTED = State
+
+
+def _row(event: Event, *cells: tuple[Act, State]) -> dict[tuple[State, Event], Cell]:
+    return {(state, event): Cell(*cell) for state, cell in zip(State, cells, strict=True)}
+
+
+def _keeps(state: State) -> tuple[Act, State]:
+    return Act.KEEP, state
+
+
+def _refuses(state: State) -> tuple[Act, State]:
+    return Act.CONFLICT, state
+
+
+def _gives(state: State) -> tuple[Act, State]:
+    return Act.GIVE, state
+
+
+_AWAY: Final = (Act.HAND_OUT, _FREE)
+_FIRST: Final = (Act.FIRST, _FREE)
+
+TRANSITIONS: Final[Mapping[tuple[State, Event], Cell]] = {
+    # event             FREE              HELD                ASKED               TAKEN              SETTLED             WANTED
+    **_row(Event.COPY, _FIRST, (Act.DROP, _HELD), (Act.NOTE, _ASKED), _AWAY, _FIRST, _AWAY),
+    **_row(
+        Event.RECEIVE,
+        _gives(_HELD),
+        (Act.DROP, _HELD),
+        (Act.DROP, _ASKED),
+        (Act.DROP, _TAKEN),
+        (Act.DROP, _SETTLED),
+        _gives(_HELD),
+    ),
+    **_row(
+        Event.ACKNOWLEDGE,
+        _gives(_ASKED),
+        _gives(_ASKED),
+        _refuses(_ASKED),
+        _refuses(_TAKEN),
+        _refuses(_SETTLED),
+        _gives(_ASKED),
+    ),
+    **_row(
+        Event.CLAIM,
+        _gives(_ASKED),
+        _refuses(_HELD),
+        _refuses(_ASKED),
+        _refuses(_TAKEN),
+        _refuses(_SETTLED),
+        _gives(_ASKED),
+    ),
+    **_row(
+        Event.ANSWER,
+        _keeps(_FREE),
+        _keeps(_HELD),
+        _gives(_TAKEN),
+        _keeps(_TAKEN),
+        _keeps(_SETTLED),
+        _keeps(_WANTED),
+    ),
+    **_row(
+        Event.REFUSE,
+        _keeps(_FREE),
+        _keeps(_HELD),
+        _gives(_WANTED),
+        _gives(_WANTED),
+        _keeps(_SETTLED),
+        _keeps(_WANTED),
+    ),
+    **_row(
+        Event.SETTLE,
+        _gives(_SETTLED),
+        _gives(_SETTLED),
+        _keeps(_ASKED),
+        _keeps(_TAKEN),
+        _gives(_SETTLED),
+        _gives(_SETTLED),
+    ),
+    **_row(
+        Event.LEAVE,
+        _keeps(_FREE),
+        _gives(_FREE),
+        _keeps(_ASKED),
+        _keeps(_TAKEN),
+        _keeps(_SETTLED),
+        _keeps(_WANTED),
+    ),
+    **_row(
+        Event.WANT,
+        _gives(_WANTED),
+        _keeps(_HELD),
+        _keeps(_ASKED),
+        _keeps(_TAKEN),
+        _gives(_WANTED),
+        _gives(_WANTED),
+    ),
+    **_row(
+        Event.COMMIT,
+        _keeps(_FREE),
+        _keeps(_HELD),
+        _gives(_SETTLED),
+        _gives(_SETTLED),
+        _keeps(_SETTLED),
+        _keeps(_WANTED),
+    ),
+    **_row(
+        Event.ABORT,
+        _keeps(_FREE),
+        _gives(_WANTED),
+        _gives(_WANTED),
+        _gives(_WANTED),
+        _keeps(_SETTLED),
+        _gives(_WANTED),
+    ),
+    **_row(
+        Event.MOVE,
+        _keeps(_FREE),
+        _gives(_FREE),
+        _keeps(_ASKED),
+        _keeps(_TAKEN),
+        _gives(_FREE),
+        _gives(_FREE),
+    ),
+}
+
+
+def _acts(event: Event) -> tuple[Act, ...]:
+    return tuple(TRANSITIONS[state, event].act for state in State)
+
+
+# The table by event, because looking up a pair costs more: these are used for every entry.
+_COPY, _RECEIVE, _SETTLE, _LEAVE, _WANT, _MOVE = map(
+    _acts, (Event.COPY, Event.RECEIVE, Event.SETTLE, Event.LEAVE, Event.WANT, Event.MOVE)
+)
 
 
 class Hold:
-    """Messages of one partition that have one owner and one state. `unit` tells owners apart, by identity."""
+    """Messages of one partition that have one owner and one state. `unit` tells owners apart, by identity.
 
-    __slots__ = ("answer", "copies", "entries", "state", "unit", "up_to")
+    `is_awaited`: somebody waits for the last of them to come; see `Owners.arrived`.
+    """
 
-    def __init__(self, state: State, unit: object = None) -> None:
+    __slots__ = ("copies", "entries", "is_awaited", "state", "unit", "up_to")
+
+    def __init__(self, state: State, unit: object = None, *, is_awaited: bool = False) -> None:
         self.state = state
         self.unit = unit
+        self.is_awaited = is_awaited
         self.entries: dict[Position, int] = {}
-        self.answer: Answer | None = None
         self.copies: list[Position] = []
         """Entries of which copies were dropped while the answer was on its way."""
         self.up_to: tuple[Position, int] | None = None
         """The place up to which a cumulative acknowledgement goes."""
-
-    @property
-    def is_answered(self) -> bool:
-        """True if the broker has said what it makes of an acknowledgement."""
-        return self.answer is not None and self.answer.done()
-
-    @property
-    def keeps_copies_away(self) -> bool:
-        """True if copies of its messages are dropped when they come in."""
-        return self.state is State.HELD or (self.state is State.ASKED and not self.is_answered)
-
-
-class Wanted(Hold):
-    """Messages that somebody waits for. `came` is called when the last of them is not wanted any more.
-
-    It is called in the middle of a change, so it must not look at the table.
-    """
-
-    __slots__ = ("came",)
-
-    def __init__(self, came: Callable[[], None]) -> None:
-        super().__init__(State.WANTED)
-        self.came = came
 
 
 Row: TypeAlias = tuple[Delivery, int, tuple[tuple[Hold, int], ...]]
@@ -150,6 +287,8 @@ class Owners:
         """Rows of which nothing is held or asked, oldest first."""
         self._ranges: list[Hold] = []
         self._abandoned: deque[Sequence[Hold]] = deque()
+        self.arrived: list[Hold] = []
+        """Awaited holds of which nothing is wanted any more; who waits takes them out."""
 
     def __bool__(self) -> bool:
         return bool(self._rows or self._ranges)
@@ -161,7 +300,8 @@ class Owners:
     @property
     def open_acks(self) -> int:
         """The number of messages that are acknowledged in open transactions; a cumulative acknowledgement counts once."""
-        bits = (bits for _, _, holds in self._rows.values() for hold, bits in holds if hold.state is State.ASKED)
+        asked = (State.ASKED, State.TAKEN)
+        bits = (bits for _, _, holds in self._rows.values() for hold, bits in holds if hold.state in asked)
         return sum(each.bit_count() for each in bits) + len(self._ranges)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -181,14 +321,20 @@ class Owners:
         kept: list[tuple[Hold, int]] = []
         for hold, bits in row[2]:
             here = bits & live
-            if here and hold.keeps_copies_away:
-                welcome &= ~here
-                if hold.state is State.ASKED:
-                    hold.copies.append(position)
-            elif here:
-                welcome |= here
-                bits &= ~here
-                _shrink(hold, position, bits)
+            if here:
+                act = _COPY[hold.state]
+                if act is Act.HAND_OUT or (act is Act.FIRST and not here & seen):
+                    welcome |= here
+                    bits &= ~here
+                    self._shrink(hold, position, bits)
+                elif act is Act.FIRST:
+                    if fresh := here & ~seen:
+                        bits &= ~fresh
+                        self._shrink(hold, position, bits)
+                else:
+                    welcome &= ~here
+                    if act is Act.NOTE:
+                        hold.copies.append(position)
             if bits:
                 kept.append((hold, bits))
         self._put(position, ((self.generation, seen | live), size, tuple(kept)))
@@ -203,9 +349,9 @@ class Owners:
         self.new_generation()
         for position, (_, size, holds) in list(self._rows.items()):
             for hold, _ in holds:
-                if hold.state is not State.ASKED:
-                    _shrink(hold, position, 0)
-            kept = tuple(each for each in holds if each[0].state is State.ASKED)
+                if _MOVE[hold.state] is not Act.KEEP:
+                    self._shrink(hold, position, 0)
+            kept = tuple(each for each in holds if _MOVE[each[0].state] is Act.KEEP)
             if kept:
                 self._put(position, (UNKNOWN, size, kept))
             else:
@@ -227,7 +373,7 @@ class Owners:
         """The acknowledgement in an open transaction that names or covers this message."""
         self._let_go()
         hold = self.owner(position, index)
-        if hold is not None and hold.state is State.ASKED:
+        if hold is not None and hold.state in (State.ASKED, State.TAKEN):
             return hold
         return next((each for each in self._ranges if each.up_to is not None and (position, index) <= each.up_to), None)
 
@@ -235,9 +381,9 @@ class Owners:
         """Those of the bits that nobody has: they may be received in a unit. A wanted message that is here is free."""
         row = self._rows.get(position)
         if row is not None:
-            for hold, taken in row[2]:
-                if hold.state is not State.WANTED:
-                    bits &= ~taken
+            for hold, had in row[2]:
+                if _RECEIVE[hold.state] is Act.DROP:
+                    bits &= ~had
         return bits
 
     def knows(self, position: Position) -> bool:
@@ -256,7 +402,7 @@ class Owners:
         for hold, had in row[2]:
             if had & bits:
                 return False
-            if hold.state > State.ASKED:
+            if hold.state > State.TAKEN:
                 others &= ~had
         return bool(others)
 
@@ -284,7 +430,8 @@ class Owners:
         row = self._rows.get(position)
         for hold, had in () if row is None else row[2]:
             both = had & bits
-            if both and not (hold.state is State.WANTED or (hold.state is State.HELD and hold.unit is unit)):
+            event = Event.ACKNOWLEDGE if hold.unit is unit else Event.CLAIM
+            if both and TRANSITIONS[hold.state, event].act is Act.CONFLICT:
                 return _first_index(both, size), hold
         return next(((_first_index(bits, size), each) for each in self._ranges if _covers(each, position, bits, size)), None)
 
@@ -311,7 +458,7 @@ class Owners:
 
     def give(self, hold: Hold, position: Position, bits: int, size: int, delivery: Delivery = UNKNOWN) -> None:
         """These messages are this owner's from now on, whoever had them before. `delivery` is that of their entry."""
-        if position in self._rows or hold.state > State.ASKED:
+        if position in self._rows or hold.state > State.TAKEN:
             self._assign(position, bits, size, hold, delivery)
         else:
             hold.entries[position] = bits
@@ -323,17 +470,17 @@ class Owners:
         if row is not None:
             bits = bits or full(row[1])
             for other, had in row[2]:
-                if other.state <= State.ASKED or isinstance(other, Wanted):
+                if _WANT[other.state] is Act.KEEP or other.is_awaited:
                     bits &= ~had
         if bits:
             self._assign(position, bits, size, self.wanted, delivery)
 
-    def expect(self, by: Wanted, position: Position, bits: int) -> None:
+    def expect(self, by: Hold, position: Position, bits: int) -> None:
         """Note that somebody waits for those of these messages that come again after an abort, and have not come yet."""
         row = self._rows.get(position)
         coming = 0
         for hold, had in () if row is None else row[2]:
-            if hold is self.wanted or (hold.state is State.ASKED and hold.is_answered):
+            if hold is self.wanted or hold.state is State.TAKEN:
                 coming |= had & bits
         if coming:
             self._assign(position, coming, 0, by, UNKNOWN)
@@ -343,7 +490,7 @@ class Owners:
         row = self._rows.get(position)
         held = 0
         for hold, had in () if row is None else row[2]:
-            if hold.state is State.HELD:
+            if _LEAVE[hold.state] is Act.GIVE:
                 held |= had & bits
         if held:
             self._assign(position, held, 0, None, UNKNOWN)
@@ -360,7 +507,7 @@ class Owners:
 
     def give_all(self, hold: Hold, to: Hold) -> None:
         """Everything of one owner becomes another's."""
-        if to.state > State.ASKED or to.entries:
+        if to.state > State.TAKEN or to.entries:
             for position, bits in list(hold.entries.items()):
                 self._assign(position, bits, 0, to, UNKNOWN)
             return
@@ -369,6 +516,10 @@ class Owners:
             delivery, size, holds = rows[position]
             rows[position] = (delivery, size, tuple([(to if each is hold else each, bits) for each, bits in holds]))
         to.entries, hold.entries = hold.entries, to.entries
+
+    def answer(self, hold: Hold) -> None:
+        """The broker has taken this acknowledgement."""
+        hold.state = TRANSITIONS[hold.state, Event.ANSWER].to
 
     def release(self, hold: Hold) -> None:
         """Its messages are free, or will come again by themselves: copies of them are welcome."""
@@ -390,10 +541,11 @@ class Owners:
             row = self._rows.get(position)
             if row is not None:
                 bits = full(row[1]) if index < 0 else bit_of(index)
-                for hold, asked in row[2]:
-                    if hold.state is State.ASKED:
-                        bits &= ~asked
-                self.settle(position, bits, size)
+                for hold, had in row[2]:
+                    if _SETTLE[hold.state] is Act.KEEP:
+                        bits &= ~had
+                if bits:
+                    self.settle(position, bits, size)
 
     def settle_up_to(self, place: tuple[Position, int]) -> None:
         """The program acknowledges everything up to this place outside of units."""
@@ -428,7 +580,7 @@ class Owners:
 
     def supersede(self, unit: object) -> None:
         """The broker has taken a cumulative acknowledgement of this unit: it takes those of one open unit at a time."""
-        self._ranges = [each for each in self._ranges if each.unit is unit or not each.is_answered]
+        self._ranges = [each for each in self._ranges if each.unit is unit or each.state is State.ASKED]
 
     def abandon(self, holds: Sequence[Hold]) -> None:
         """Give up learning here how their transaction ends. Safe in any thread, because the collector calls it."""
@@ -459,7 +611,7 @@ class Owners:
                 continue
             rest = had & ~bits
             if rest != had:
-                _shrink(hold, position, rest)
+                self._shrink(hold, position, rest)
             if rest:
                 kept.append((hold, rest))
         if to is not None:
@@ -470,7 +622,7 @@ class Owners:
     def _put(self, position: Position, row: Row) -> None:
         self._rows[position] = row
         for hold, _ in row[2]:
-            if hold.state <= State.ASKED:
+            if hold.state <= State.TAKEN:
                 self._idle.pop(position, None)
                 return
         if position not in self._idle:
@@ -480,7 +632,15 @@ class Owners:
 
     def _forget(self, position: Position) -> None:
         for hold, _ in self._forget_row(position)[2]:
-            _shrink(hold, position, 0)
+            self._shrink(hold, position, 0)
+
+    def _shrink(self, hold: Hold, position: Position, rest: int) -> None:
+        if rest:
+            hold.entries[position] = rest
+            return
+        del hold.entries[position]
+        if hold.is_awaited and not hold.entries:
+            self.arrived.append(hold)
 
     def _forget_row(self, position: Position) -> Row:
         self._idle.pop(position, None)
@@ -490,15 +650,6 @@ class Owners:
 def _both(one: Delivery, other: Delivery) -> Delivery:
     """Join two deliveries of an entry: both together, or the later one, if everything came again in between."""
     return (one[0], one[1] | other[1]) if one[0] == other[0] else max(one, other)
-
-
-def _shrink(hold: Hold, position: Position, rest: int) -> None:
-    if rest:
-        hold.entries[position] = rest
-        return
-    del hold.entries[position]
-    if not hold.entries and isinstance(hold, Wanted):
-        hold.came()
 
 
 def _first_index(bits: int, size: int) -> int:

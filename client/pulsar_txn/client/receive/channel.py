@@ -1,4 +1,4 @@
-"""The line of one partition's consumer to its broker: who it is, and over which connection it speaks now."""
+"""The channel of one partition's consumer to its broker: who it is, and over which connection it speaks now."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pulsar_txn.client.errors import ConnectionLost, PulsarError
 from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.requests import Waiter
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
@@ -22,8 +23,8 @@ T = TypeVar("T")
 Answer: TypeAlias = "asyncio.Future[Any]"
 
 
-class Line:
-    """State that the parts of a partition's consumer share."""
+class Channel:
+    """Identity of one consumer, and its requests over whatever connection it has."""
 
     def __init__(
         self,
@@ -45,8 +46,6 @@ class Line:
         self.partition = partition
         self.subscription = subscription
         self.options = options
-        self.single = options.consumer_type.is_single
-        """Whether the subscription has one consumer at a time, and an order."""
         self.connection: Connection | None = None
         """The connection on which the broker knows this consumer at this moment."""
         self.server_version = ""
@@ -99,3 +98,11 @@ class Line:
         request_id = self.core.next_request_id()
         frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id, key=key)
         return connection.request_frames("ack", request_id, [frame], consumer_id=self.id)
+
+    def ask_ack_by(
+        self, waiter: Waiter, connection: Connection, ids: Sequence[AckId], *, cumulative: bool, txn_id: TxnId, key: AckKey
+    ) -> None:
+        """As `ask_ack`, for somebody who is told of the answer at once."""
+        request_id = self.core.next_request_id()
+        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id, key=key)
+        connection.ask(waiter, "ack", request_id, frame, self.core.settings.operation_timeout, consumer_id=self.id)

@@ -1,6 +1,8 @@
-"""Writing of acknowledgements: collected for a moment, merged per entry, as the ids of ACK.
+"""Acknowledgements that leave together: collected for a moment, merged per entry, as the ids of ACK.
 
 Ack sets are ints: bit i is set while index i of a batch is *not* acknowledged.
+
+Sources: CommandAck; ack sets (PIP-54).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pulsar_txn.client.receive.owners import Place
+from pulsar_txn.client.state.owners import Place
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Position, full_ack_set
 
@@ -16,7 +18,7 @@ PARTIAL_LIMIT: Final = 100_000
 """Entries of which part is acknowledged that are remembered; beyond it the oldest are forgotten (the broker knows them)."""
 
 
-class AckTracker:
+class AckGroup:
     """Acknowledgements outside of transactions that wait to be sent together.
 
     They are only collected while they come, and merged by entry when they are taken: many neighbours in a batch cost
@@ -33,12 +35,8 @@ class AckTracker:
     def __len__(self) -> int:
         return len(self.places) + len(self._individual) + (self._cumulative is not None)
 
-    def add(self, place: Place) -> None:
-        """One message was acknowledged. The last index of an entry makes it an acknowledgement of the whole entry."""
-        self.places.append(place)
-
-    def add_all(self, places: Iterable[Place]) -> None:
-        """Many messages were acknowledged."""
+    def add(self, places: Iterable[Place]) -> None:
+        """Messages were acknowledged. The last index of an entry makes it an acknowledgement of the whole entry."""
         self.places.extend(places)
 
     def _merge(self) -> None:

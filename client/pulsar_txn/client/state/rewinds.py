@@ -1,4 +1,4 @@
-"""Debt of the broker to one partition of an Exclusive or Failover subscription: what has to come again, in order.
+"""Entries that have to come again, in order, after the broker of an Exclusive or Failover subscription has gone back.
 
 A stock broker that is asked to deliver again goes back and reads from there, also while an earlier read is under way. That
 one ends later and moves the broker forward again (seen on 4.0.8). So entries between the two places are passed over, and do
@@ -15,25 +15,22 @@ What a stock broker passes over may also be what it has read and never sent, bec
 that is known. Holes are usual, because markers, aborted messages and what is acknowledged do not come. So only the first one
 after a request is doubted: what follows it is kept back until the broker is silent, and asked for once more. That request
 meets no read under way, and what its answer leaves out is not there. When what was passed over is the end of the topic,
-nothing follows that shows it. So such a request is made after every other one, when nothing comes and the program waits.
+nothing follows that shows it. So such a request is made after every other one, when nothing comes and the program waits. Only
+what is published, and read, while that request is on its way may still be dropped there, until the next request.
 
 Nothing is known of what came over an earlier connection, because a new subscriber gets all of it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pulsar_txn.client.net.runtime import Runtime
-from pulsar_txn.client.receive.owners import Place
+from pulsar_txn.client.state.effects import Effects, Log, SetTimer, StopTimer, Timer
+from pulsar_txn.client.state.owners import Place
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import EARLIEST, Position
-
-logger = logging.getLogger("pulsar_txn.client.consumer")
 
 LIMIT: Final = 100_000
 """Entries that are remembered; beyond it the oldest are forgotten, and are not missed."""
@@ -55,21 +52,17 @@ class Turn(enum.Enum):
     LATER = enum.auto()
     """It is dropped, because one before it has not come; it will come again."""
     PAST = enum.auto()
-    """It is dropped, because it was handed out, and nobody asked for it since."""
+    """It is dropped: it was handed out, and nobody asked for it since, or it was sent before everything was asked for."""
+    REWOUND = enum.auto()
+    """The broker has gone back without a word. What is queued comes again; then ask for its turn."""
 
 
-class Owed:
-    """Entries of one partition that came and are not acknowledged.
+class RewindTracker:
+    """Entries of one partition that came and are not acknowledged, and which of them have to come again."""
 
-    `ask()` asks the broker for everything, for the sake of what is due alone. `is_waited_for()` says whether the broker is
-    expected to deliver: it is there, delivers to this consumer, and the program has taken all that has come.
-    """
-
-    def __init__(self, runtime: Runtime, topic: str, ask: Callable[[], None], is_waited_for: Callable[[], bool]) -> None:
-        self._runtime = runtime
+    def __init__(self, topic: str, effects: Effects) -> None:
         self._topic = topic
-        self._ask = ask
-        self._is_waited_for = is_waited_for
+        self._effects = effects
         self._entries: dict[Position, int] = {}
         """Bits of the messages that are not acknowledged, by entry."""
         self._is_sorted = True
@@ -87,12 +80,13 @@ class Owed:
         """Entries that came with a hole before them, each with the highest one before the hole."""
         self._holes_are_doubted = False
         self._came_at = 0.0
-        self._looks_since = 0.0
+        self._is_silent = True
+        """Whether nothing has come since the timer was set."""
         self._first: Position | None = None
         """What was due first at the last request, and how often it was asked for."""
         self._asked = 0
         self._pause = SILENCE
-        self._timer: asyncio.Handle | None = None
+        self._is_timed = False
 
     def __len__(self) -> int:
         """The number of entries that have come and are not acknowledged."""
@@ -104,56 +98,60 @@ class Owed:
         """True if an entry was handed out, is not acknowledged, and was not asked for since."""
         return position in self._entries and position not in self._due
 
-    def came(self, position: Position, bits: int) -> Turn:
+    def came(self, position: Position, bits: int, now: float) -> Turn:
         """An entry has come: what to do with it."""
         if position > self._highest:
             if self._is_in_doubt:
-                self._look_for_a_hole(position)
+                self._look_for_a_hole(position, now)
             self._note(position, bits)
             if not self._due and position not in self._holes:
                 return Turn.NOW
             self._due.add(position)  # until it is handed out
             self._queue.insert(0, position)
         elif position not in self._entries:
-            return self._came_late(position, bits)
+            return self._came_late(position, bits, now)
         elif position not in self._due:
             return Turn.PAST
-        return self._turn_of(position)
+        return self._turn_of(position, now)
 
-    def came_too_early(self, position: Position, bits: int) -> None:
+    def came_too_early(self, position: Position, bits: int, now: float) -> None:
         """An entry is dropped that was sent before everything was asked for: it has to come again."""
         if position > self._highest:  # else it is known, or acknowledged meanwhile
-            self._look_for_a_hole(position)
+            self._look_for_a_hole(position, now)
             self._note(position, bits)
             self._due.add(position)
             self._queue.insert(0, position)
             self._watch()
 
-    def _look_for_a_hole(self, position: Position) -> None:
-        self._came_at = self._runtime.monotonic()
+    def _comes(self, now: float) -> None:
+        self._came_at, self._is_silent = now, False
+
+    def _look_for_a_hole(self, position: Position, now: float) -> None:
+        self._comes(now)
         ledger_id, entry_id = self._highest
         if position == (ledger_id, entry_id + 1):
-            if self._came_at >= self._doubt_until and not self._holes_are_doubted:
+            if now >= self._doubt_until and not self._holes_are_doubted:
                 self._is_in_doubt = False
         elif self._is_in_doubt:
             self._holes[position] = self._highest
             self._holes_are_doubted = True
 
-    def _came_late(self, position: Position, bits: int) -> Turn:
+    def _came_late(self, position: Position, bits: int, now: float) -> Turn:
         """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or given back, or fills a hole."""
-        self._came_at = self._runtime.monotonic()
+        self._comes(now)
         fills = any(before < position < after for after, before in self._holes.items())
         if fills and self._holes_are_doubted:
+            self._entries[position], self._is_sorted = bits, False
+            self.come_again([position])
             return Turn.LATER  # the answer to the next request shows what else is in the hole
-        turn = self._turn_of(position) if self._due else Turn.NOW
+        turn = self._turn_of(position, now) if self._due else Turn.NOW
         if turn is Turn.NOW:
             self._entries[position] = bits  # until it is known that nobody gets it
             self._is_sorted = False
         return turn
 
-    def all_comes_again(self) -> None:
+    def all_comes_again(self, now: float) -> None:
         """Everything has to come, beginning with the first entry that is not acknowledged."""
-        now = self._runtime.monotonic()
         if self._holes_are_doubted and now - self._came_at >= PASSED_OVER_PAUSE:
             self._nothing_is_doubted()  # the broker was silent, so this request meets no read under way
         else:
@@ -177,8 +175,8 @@ class Owed:
             del self._entries[oldest]
             self._due.discard(oldest)
 
-    def _turn_of(self, position: Position) -> Turn:
-        self._came_at = self._runtime.monotonic()
+    def _turn_of(self, position: Position, now: float) -> Turn:
+        self._comes(now)
         first = self._first_due()
         if first is not None and (first < position or (self._holes_are_doubted and position in self._holes)):
             if self._kept_back is None:
@@ -241,7 +239,7 @@ class Owed:
             self._is_sorted = False
 
     def clear(self) -> None:
-        """Nothing is owed: the subscription is moved, or others may read from it, or the connection is a new one."""
+        """Nothing has to come: the subscription is moved, or others may read from it, or the connection is a new one."""
         self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
         self._nothing_is_doubted()
         self._due.clear()
@@ -251,9 +249,9 @@ class Owed:
         self._queue, self._kept_back = [], None
         self._first, self._asked = None, 0
         self._holes, self._holes_are_doubted = {}, False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._is_timed:
+            self._is_timed = False
+            self._effects.append(StopTimer(Timer.REWIND))
         if self._is_in_doubt:
             self._watch()
 
@@ -263,38 +261,41 @@ class Owed:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        if self._timer is None:
+        if not self._is_timed:
             self._pause = SILENCE
             self._look_after(self._pause)
 
     def _look_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._looks_since = self._runtime.monotonic()
-        self._timer = self._runtime.call_later(seconds, self._look)
+        self._is_timed = self._is_silent = True
+        self._effects.append(SetTimer(Timer.REWIND, seconds))
 
-    def _look(self) -> None:
-        self._timer = None
+    def look(self, *, is_waited_for: bool) -> bool:
+        """Say, when the timer is due, whether to ask for everything once more, for the sake of what is due alone.
+
+        `is_waited_for`: the broker is expected to deliver; it is there, delivers to this consumer, and the program has taken
+        all that has come.
+        """
+        self._is_timed = False
         if not self._due and not self._is_in_doubt:
-            return
+            return False
         kept_back = self._kept_back is not None
-        is_silent = self._came_at < self._looks_since
-        if self._is_waited_for() and (is_silent or (kept_back and not self._holes_are_doubted)):
-            self._ask_once_more()
-        elif kept_back and not is_silent:
+        if is_waited_for and (self._is_silent or (kept_back and not self._holes_are_doubted)):
+            return self._asks_once_more()
+        if kept_back and not self._is_silent:
             self._look_after(PASSED_OVER_PAUSE)
         else:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE) if is_silent else SILENCE
+            self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._is_silent else SILENCE
             self._look_after(self._pause)
+        return False
 
-    def _ask_once_more(self) -> None:
+    def _asks_once_more(self) -> bool:
         if self._due and self._is_in_vain():
-            return
+            return False
         self._kept_back = None
         self._nothing_is_doubted()
         self._pause = SILENCE * 2**self._asked
         self._look_after(self._pause)
-        self._ask()
+        return True
 
     def _is_in_vain(self) -> bool:
         """True if what is due first was asked for often enough, and nothing is due after it."""
@@ -310,7 +311,7 @@ class Owed:
         beyond = self._kept_back
         settled = sorted(each for each in self._due if beyond is None or each < beyond)
         said = "%s: %d entries, the first one %s, do not come again, so somebody has settled them"
-        logger.info(said, self._topic, len(settled), settled[:1])
+        self._effects.append(Log("info", said, (self._topic, len(settled), settled[:1])))
         self._asked = 0
         for position in settled:
             self.forget(position)

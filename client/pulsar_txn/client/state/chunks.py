@@ -1,36 +1,75 @@
-"""Messages that are larger than a broker takes, put together again from their chunks (PIP-37); and entries that are left.
+"""Messages that are larger than a broker takes, put together again from their chunks (PIP-37); and entries that stay unsettled.
 
 A chunk says which message it belongs to (uuid), its number, how many there are, and the size of the whole. Chunks of one
 message come in order; those of several producers may be mixed. The message has the position of its last chunk;
 acknowledging it, or asking for it again, means all of its chunks.
+
+An entry is unsettled when it is more than this program takes, or a chunk of a message that was given up: it stays with the
+broker, to be delivered again another time, and no cumulative acknowledgement may take it along. When the server starts over,
+what is unsettled comes again, too; until it has, or something after it has, it may not be acknowledged along either.
 """
 
 from __future__ import annotations
 
-import asyncio
 import bisect
-import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
-from pulsar_txn.client.receive.entry_checks import BeyondUsError
-from pulsar_txn.client.receive.left import LeftEntries
-from pulsar_txn.client.receive.line import Line
-from pulsar_txn.client.receive.options import ConsumerOptions
-from pulsar_txn.client.receive.owners import Place
+from pulsar_txn.client.state.effects import Effects, Log
+from pulsar_txn.client.state.owners import Place
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import Position
-
-logger = logging.getLogger("pulsar_txn.client.consumer")
 
 REMEMBERED: Final = 10_000
 """Complete messages whose chunks are remembered, and messages that were given up; chunks of older ones are left to expire."""
 
-LEAST_PAUSE: Final = 0.1
-"""Seconds at least before chunks that were given up are asked for again: there is no room for them yet."""
+LIMIT: Final = 10_000
+"""Unsettled places that are remembered one by one; of those after them only the first."""
 
-ASKED_TOGETHER: Final = 10_000
-"""Chunks that were given up and are asked for in one request."""
+
+class UnsettledEntries:
+    """Entries of one partition that are neither handed out nor acknowledged.
+
+    Without `watched` nothing is remembered, for subscriptions without order or memory.
+    """
+
+    def __init__(self, *, watched: bool) -> None:
+        self._watched = watched
+        self._places: list[Position] = []
+        self._others: Position | None = None
+        self.owed: list[Position] = []
+        """Those that the server, which has started over, has not passed yet."""
+
+    def add(self, positions: Iterable[Position]) -> None:
+        """Add some."""
+        if self._watched:
+            for position in positions:
+                self._add(position)
+
+    def _add(self, position: Position) -> None:
+        at = bisect.bisect_left(self._places, position)
+        if self._places[at : at + 1] == [position]:
+            return
+        self._places.insert(at, position)
+        if len(self._places) > LIMIT:
+            last = self._places.pop()
+            self._others = last if self._others is None else min(last, self._others)
+
+    def before(self, position: Position) -> bool:
+        """True if one of them is before a place."""
+        firsts = (self._places[:1], self.owed[:1], [] if self._others is None else [self._others])
+        return any(first < position for each in firsts for first in each)
+
+    def start_over(self, incomplete: Iterable[Position]) -> None:
+        """All of them come again, and so do these."""
+        self.add(incomplete)
+        others = [] if self._others is None else [self._others]
+        self.owed = sorted({*self.owed, *self._places, *others})[:LIMIT]
+        self._places, self._others = [], None
+
+    def came(self, position: Position) -> None:
+        """The server has delivered this; what is not after it is owed no more."""
+        del self.owed[: bisect.bisect_right(self.owed, position)]
 
 
 class _Partial:
@@ -47,14 +86,12 @@ class _Partial:
 
 
 class ChunkedMessages:
-    """The chunks of one partition's consumer. At most `max_pending` incomplete messages, of `max_bytes` each, are kept.
+    """The chunks of one partition's consumer. At most `max_pending` incomplete messages, of `max_bytes` each, are kept."""
 
-    `left` has what stays with the broker: it is to come again, and not to be acknowledged together with later messages.
-    """
-
-    def __init__(self, topic: str, max_pending: int, max_bytes: int, left: LeftEntries) -> None:
-        self.left = left
+    def __init__(self, topic: str, effects: Effects, *, max_pending: int, max_bytes: int, watches_unsettled: bool) -> None:
+        self.unsettled = UnsettledEntries(watched=watches_unsettled)
         self._topic = topic
+        self._effects = effects
         self._max_pending = max_pending
         self._max_bytes = max_bytes
         self._partial: dict[str, _Partial] = {}
@@ -90,7 +127,7 @@ class ChunkedMessages:
         known.left -= len(payload)
         if known.left < 0:
             del self._partial[uuid]
-            logger.error("%s %s: chunks of %s are more than they were said to be", self._topic, position, uuid)
+            self._log("error", "%s %s: chunks of %s are more than they were said to be", self._topic, position, uuid)
             return None, given_up
         if metadata.total_chunk_msg_size > self._max_bytes:
             self._leave_too_large(self._partial.pop(uuid), metadata)
@@ -132,15 +169,15 @@ class ChunkedMessages:
                     del those[uuid]
                 if those is self._evicted:
                     return [position]
-                self.left.add([position])
+                self.unsettled.add([position])
                 return []
-        logger.warning(
-            "%s %s: chunk %d of %s has no beginning here; it is left", self._topic, position, metadata.chunk_id, uuid
-        )
+        text = "%s %s: chunk %d of %s has no beginning here; it is left"
+        self._log("warning", text, self._topic, position, metadata.chunk_id, uuid)
         return []
 
     def _leave_too_large(self, partial: _Partial, metadata: pb.MessageMetadata) -> None:
-        logger.error(
+        self._log(
+            "error",
             "%s: the message in chunks %s has %d bytes, more than max_uncompressed_bytes=%d; its chunks stay unacknowledged: "
             "subscribe with a larger limit to get it, or acknowledge %s to be rid of it",
             self._topic,
@@ -149,7 +186,7 @@ class ChunkedMessages:
             self._max_bytes,
             partial.positions,
         )
-        self.left.add(partial.positions)
+        self.unsettled.add(partial.positions)
         if len(partial.chunks) < partial.total:
             _remember(self._too_large, metadata.uuid)
 
@@ -157,12 +194,8 @@ class ChunkedMessages:
         given_up: list[Position] = []
         while len(self._partial) >= self._max_pending:
             uuid = next(iter(self._partial))
-            logger.warning(
-                "%s: more than max_pending_chunked_messages=%d messages in chunks are incomplete; %s is given up for now",
-                self._topic,
-                self._max_pending,
-                uuid,
-            )
+            text = "%s: more than max_pending_chunked_messages=%d messages in chunks are incomplete; %s is given up for now"
+            self._log("warning", text, self._topic, self._max_pending, uuid)
             given_up += self._partial.pop(uuid).positions
             _remember(self._evicted, uuid)
         return given_up
@@ -171,22 +204,22 @@ class ChunkedMessages:
         """Give up messages whose first chunk came before `since`; their positions."""
         late = [uuid for uuid, partial in self._partial.items() if partial.since <= since]
         if late:
-            logger.warning("%s: messages in chunks stayed incomplete: %s", self._topic, ", ".join(late))
+            self._log("warning", "%s: messages in chunks stayed incomplete: %s", self._topic, ", ".join(late))
         return [position for uuid in late for position in self._partial.pop(uuid).positions]
 
     def clear(self) -> None:
-        """All that is incomplete, or was left, comes again."""
-        self.left.start_over(position for partial in self._partial.values() for position in partial.positions)
+        """All that is incomplete or unsettled comes again."""
+        self.unsettled.start_over(position for partial in self._partial.values() for position in partial.positions)
         for those in (self._partial, self._evicted, self._too_large):
             those.clear()
 
     def holds_before(self, position: Position) -> bool:
         """True if there is something before a position that must not be acknowledged together with it.
 
-        That is a chunk of a message that is not complete, or is complete further on, or an entry that was left.
+        That is a chunk of a message that is not complete, or is complete further on, or an unsettled entry.
         """
         return (
-            self.left.before(position)
+            self.unsettled.before(position)
             or any(each < position for partial in self._partial.values() for each in partial.positions)
             or any(
                 min(self._behind[end], default=end) < position
@@ -209,104 +242,11 @@ class ChunkedMessages:
         """The same for places."""
         return [each for place in places for each in (*((earlier, -1, 0) for earlier in self._behind.get(place[0], ())), place)]
 
+    def _log(self, level: Literal["warning", "error"], text: str, *values: object) -> None:
+        self._effects.append(Log(level, text, values))
+
 
 def _remember(those: dict[str, None], uuid: str) -> None:
     those[uuid] = None
     if len(those) > REMEMBERED:
         del those[next(iter(those))]
-
-
-class Chunking:
-    """Puts the messages in chunks of one partition together, in time, and keeps what is left.
-
-    `acknowledge(place)` acknowledges a chunk; `again(positions)` has chunks delivered again.
-    """
-
-    def __init__(
-        self, line: Line, *, acknowledge: Callable[[Place], None], again: Callable[[Sequence[Position]], None]
-    ) -> None:
-        options = line.options
-        left = LeftEntries(watched=watches(options))
-        self.messages = ChunkedMessages(line.topic, options.max_pending_chunked_messages, options.max_uncompressed_bytes, left)
-        self._line = line
-        self._acknowledge = acknowledge
-        self._again = again
-        self._timer: asyncio.Handle | None = None
-        self._given_up: list[Position] = []
-        self._asking: asyncio.Handle | None = None
-        self._warned_of_beyond = False
-
-    def add(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes | None:
-        """The whole payload when this was the last chunk. What stays incomplete for too long is acknowledged and gone."""
-        options, runtime = self._line.options, self._line.core.runtime
-        whole, given_up = self.messages.add(position, metadata, payload, runtime.monotonic())
-        if given_up:
-            self._on_given_up(given_up)
-        if self._timer is None and self.messages.incomplete and options.expire_incomplete_chunks:
-            self._timer = runtime.call_later(options.expire_incomplete_chunks, self._expire_chunks)
-        return whole
-
-    def _on_given_up(self, positions: Sequence[Position]) -> None:
-        """Chunks for which there was no room: with the option acknowledged; else asked for again where that is possible."""
-        if self._line.options.auto_ack_oldest_chunked_message:
-            self._give_up_chunks(positions)
-            return
-        self.messages.left.add(positions)
-        if self._line.single:  # asking would bring everything back, in the same order
-            return
-        self._given_up += positions
-        if len(self._given_up) >= ASKED_TOGETHER:
-            self._ask_for_given_up()
-        elif self._asking is None:
-            delay = max(self._line.options.negative_ack_delay, LEAST_PAUSE)
-            self._asking = self._line.core.runtime.call_later(delay, self._ask_for_given_up)
-
-    def _ask_for_given_up(self) -> None:
-        self._cancel_asking()
-        positions, self._given_up = self._given_up, []
-        if positions and self._line.connection is not None:
-            self._again(positions)
-
-    def _cancel_asking(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
-
-    def _expire_chunks(self) -> None:
-        self._timer = None
-        period = self._line.options.expire_incomplete_chunks
-        self._give_up_chunks(self.messages.expire(self._line.core.runtime.monotonic() - period))
-        if self.messages.incomplete:
-            self._timer = self._line.core.runtime.call_later(period, self._expire_chunks)
-
-    def _give_up_chunks(self, positions: Sequence[Position]) -> None:
-        for position in positions:
-            self._acknowledge((position, -1, 0))
-
-    def leave(self, position: Position, error: BeyondUsError) -> None:
-        """An entry that is fine, but not for this program: it stays with the broker, for one that takes it."""
-        self.messages.left.add(self.messages.with_chunks([position]))
-        level = logging.WARNING if self._warned_of_beyond else logging.ERROR
-        self._warned_of_beyond = True
-        logger.log(
-            level,
-            "%s %s stays unacknowledged, and is not handed out: %s; or acknowledge its id to be rid of it",
-            self._line.topic,
-            position,
-            error,
-        )
-
-    def start_over(self) -> None:
-        """A new connection brings everything again."""
-        self._given_up.clear()
-
-    def close(self) -> None:
-        """Do nothing more by itself."""
-        for timer in (self._timer, self._asking):
-            if timer is not None:
-                timer.cancel()
-
-
-def watches(options: ConsumerOptions) -> bool:
-    """True if a cumulative acknowledgement of such a subscription can take along what was left."""
-    return options.durable and options.consumer_type.is_single
