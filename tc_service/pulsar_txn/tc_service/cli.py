@@ -30,7 +30,7 @@ from .admin.app import app_of
 from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
-from .rounds.rounds import Rounds
+from .rounds import Rounds
 from .server.listening import CoordinatorServer
 from .server.service import CoordinatorService
 

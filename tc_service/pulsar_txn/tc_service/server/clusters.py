@@ -9,8 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.claims.claims import Claims
-from pulsar_txn.tc_service.claims.place import ClaimsPlace
+from pulsar_txn.tc_service.claims import Claims, ClaimsPlace
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import decode, encode
 from pulsar_txn.tc_service.cluster.rules import Answer

@@ -25,7 +25,7 @@ from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore, V
 from pulsar_txn.tc import BeginLife, ReleaseHeld
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.lives import FIRST_SERVICE, LAST_SERVICE
-from pulsar_txn.tc_service.claims.claims import RESERVED_AT_ONCE, Claims, Register, claimed
+from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, Register, claimed
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import LANE_BIT, Position, TxnId, TxnStatus, coordinator_of

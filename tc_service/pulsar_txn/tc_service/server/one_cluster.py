@@ -10,7 +10,7 @@ from typing import Final
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.claims.place import ClaimsPlace, TopicClaims
+from pulsar_txn.tc_service.claims import ClaimsPlace, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
