@@ -10,7 +10,7 @@ from raw_client import FULL
 
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminUnreachable
-from pulsar_txn.tc_service.doctor.facts import BufferFacts, PendingAckFacts, Status
+from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
 from pulsar_txn.tc_service.rounds import PER_ROUND, LateWrites, Rounds, _ServiceKnows
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus
 

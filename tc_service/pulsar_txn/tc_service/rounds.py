@@ -19,9 +19,8 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.participants import encode
 from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
-from pulsar_txn.tc_service.doctor.facts import BufferFacts, PendingAckFacts, Status
-from pulsar_txn.tc_service.doctor.looking import Looking, Scope
-from pulsar_txn.tc_service.doctor.reading import Reading
+from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
+from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 

@@ -11,10 +11,8 @@ from pulsar_txn.tc_service.cluster.attempts import Attempts, Outcome
 from pulsar_txn.tc_service.cluster.rules import RULES, Answer, pause_ms
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
-from .facts import Status
-from .findings import Cure, Finding
-from .looking import Looking
-from .reading import Reading
+from .findings import Cure, Finding, Status
+from .looking import Looking, Reading
 
 _ATTEMPTS: Final = 6
 _NO_WATERMARK: Final = -1
