@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, Entry
-from pulsar_txn.tc_service.cluster.attempts import Outcome
-from pulsar_txn.tc_service.cluster.rules import Answer
+from pulsar_txn.tc_service.cluster.attempts import Answer, Outcome
 from pulsar_txn.tc_service.doctor.command import as_dict, lines, question
 from pulsar_txn.tc_service.doctor.curing import Curing, NotCured
 from pulsar_txn.tc_service.doctor.findings import ADVICE, EXTERNAL, Cure, Finding, Ledgers, Status, Verdict, cure_of, verdict_of

@@ -27,7 +27,7 @@ from pulsar_txn.broker.serving import (
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 
 from .admin.app import app_of
-from .cluster.checks import ClusterRefused
+from .cluster.participants import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
 from .rounds import Rounds

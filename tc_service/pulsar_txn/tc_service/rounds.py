@@ -17,8 +17,8 @@ from typing import Any, Final
 from pulsar_txn.broker.serving import Repeating, Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable
+from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
 from pulsar_txn.tc_service.cluster.participants import encode
-from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
 from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
 from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
 from pulsar_txn.tc_service.server.service import CoordinatorService

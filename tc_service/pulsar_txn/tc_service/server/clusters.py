@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.claims import Claims, ClaimsPlace
+from pulsar_txn.tc_service.cluster.attempts import Answer
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import decode, encode
-from pulsar_txn.tc_service.cluster.rules import Answer
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
 

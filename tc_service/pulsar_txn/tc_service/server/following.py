@@ -8,8 +8,8 @@ from typing import Final
 
 from pulsar_txn.broker.serving import Turn
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
 from pulsar_txn.tc_service.cluster.participants import encode
-from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 from .clusters import Clusters

@@ -14,9 +14,14 @@ from pulsar_txn.tc_service.claims import ClaimsPlace, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant, is_missing
 from pulsar_txn.tc_service.cluster.ends import EndDriver
-from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
+from pulsar_txn.tc_service.cluster.participants import (
+    ClusterRefused,
+    ParticipantRefused,
+    check_cluster,
+    check_participant,
+    is_missing,
+)
 from pulsar_txn.tc_service.config import ClusterConfig
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId

@@ -1,6 +1,6 @@
 """Transactions of a coordinator that ended in the last seconds, with their participants: so that a restart repeats their ends.
 
-The driver repeats each end once, in memory (`cluster.repeats`). When the process dies before that, the next one, or the
+The driver repeats each end once, in memory (`cluster.ends`). When the process dies before that, the next one, or the
 instance that leads then, finds these ends here: from the records of the log, and from what was stored beside its snapshot.
 """
 
