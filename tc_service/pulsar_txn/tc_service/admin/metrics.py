@@ -26,7 +26,7 @@ from pulsar_txn.broker.serving import (
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.tc_service.server.stories import by, outcome_word
 
-from .keys import SERVICE
+from .transactions import SERVICE
 
 _VERSION: Final = version("pulsar-txn")
 

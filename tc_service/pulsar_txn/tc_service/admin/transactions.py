@@ -1,10 +1,13 @@
-"""Transactions of the service over HTTP: what is open or ending and where it waits, timelines, clients, and ends by cluster."""
+"""Transactions of the service over HTTP: what is open or ending and where it waits, timelines, clients, and ends by cluster.
+
+Handlers find the service by `SERVICE`. They answer about this instance alone; `instances` asks the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -15,8 +18,7 @@ from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
-from .keys import SERVICE
-
+SERVICE: Final = web.AppKey("service", CoordinatorService)
 _BASE = "/admin/v3/transactions"
 _MOST_ENDED = 1000
 _MOST_LOOKED_FOR = 100
