@@ -24,8 +24,7 @@ from pulsar_txn.broker.serving import AsyncioRuntime
 from pulsar_txn.tc_service.admin import instances
 from pulsar_txn.tc_service.admin.routes import make_app
 from pulsar_txn.tc_service.config import CoordinatorConfig
-from pulsar_txn.tc_service.server.agreed import agree_on_count
-from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.clusters import Clusters, agree_on_count
 from pulsar_txn.tc_service.server.leaders import Address
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import TxnId

@@ -24,7 +24,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
 from pulsar_txn.tc_service.doctor.looking import compared
-from pulsar_txn.tc_service.server.first_commits import FirstCommits
+from pulsar_txn.tc_service.server.lives import FirstCommits
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 TOPIC = "persistent://public/default/t"

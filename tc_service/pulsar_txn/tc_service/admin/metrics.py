@@ -24,7 +24,7 @@ from pulsar_txn.broker.serving import (
     texts,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.stories import by, outcome_word
+from pulsar_txn.tc_service.server.timelines import by, outcome_word
 
 from .transactions import SERVICE
 

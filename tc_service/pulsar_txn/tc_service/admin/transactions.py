@@ -14,7 +14,7 @@ from aiohttp import web
 from pulsar_txn.broker.serving import COORDINATED, Routes, limit, shown_beside, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
+from pulsar_txn.tc_service.server.timelines import Told, owner_of, place, shown
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 

@@ -31,9 +31,9 @@ from pulsar_txn.tc import TransactionCoordinator
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.commands import Services, Session
 from pulsar_txn.tc_service.server.leaders import Leaders
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.session import Services, Session
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError, WireError
 from pulsar_txn.wire.frames import command
@@ -372,7 +372,7 @@ class FrontConnection(asyncio.Protocol):
 
 @attrs.define
 class FrontServices:
-    """Services that the commands of an unchanged client ask of the server; implements `server.session.Services`."""
+    """Services that the commands of an unchanged client ask of the server; implements `server.commands.Services`."""
 
     coordinators: Coordinators
     config: BrokerConfig
@@ -394,7 +394,7 @@ class FrontServices:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
-        """See `server.session.Services`."""
+        """See `server.commands.Services`."""
         return decode(participant)
 
 

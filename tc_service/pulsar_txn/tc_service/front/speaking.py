@@ -19,8 +19,7 @@ from pulsar_txn.broker.serving import Answering, BrokerConfig, Limits, Turn
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Address, Runtime, Settings, TlsFiles, parse_service_url
 from pulsar_txn.tc_service.config import ClusterConfig
-from pulsar_txn.tc_service.server.commands import COMMANDS, REQUESTS, assign_partition, on_tc_connect
-from pulsar_txn.tc_service.server.session import Services, Session
+from pulsar_txn.tc_service.server.commands import COMMANDS, REQUESTS, Services, Session, assign_partition, on_tc_connect
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import FrameTooLarge, MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.frames import decode_command, encode_command
