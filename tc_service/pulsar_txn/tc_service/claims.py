@@ -25,9 +25,8 @@ import attrs
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.ledger.protocols import LeaseLost, LedgerError, MetadataStore, VersionConflict
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.topic_ledger.place import Place
-from pulsar_txn.tc_service.topic_ledger.shared_metadata import SharedMetadata
-from pulsar_txn.tc_service.topic_ledger.writer import EXCLUSIVE, SHARED, WAIT_FOR_EXCLUSIVE, Writer
+from pulsar_txn.tc_service.topic_ledger.metadata import SharedMetadata
+from pulsar_txn.tc_service.topic_ledger.topic import EXCLUSIVE, SHARED, WAIT_FOR_EXCLUSIVE, LogSubscription, Writer
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position
 
@@ -93,7 +92,7 @@ class TopicClaims:
     async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
         """See `ClaimsPlace`."""
         topic = presence_topic(store)
-        await Place(self._brokers, topic).make()
+        await LogSubscription(self._brokers, topic).make()
         presence = self._presence = Writer(self._brokers, topic, self._name())
         presence.when_lost = lambda lost: when_lost(str(lost))
         try:
