@@ -162,11 +162,6 @@ class Session:
         self.requests.clear()  # no circle is left: a connection that ends is freed at once
 
 
-async def say_goodbye(coordinators: Coordinators, tc_id: int, incarnation: str, principal: str | None) -> None:
-    """The client has ended all that it began: its lanes may serve another one. Raises Refusal."""
-    await asked(lambda answer: coordinators.goodbye(tc_id, principal, incarnation, answer))
-
-
 def renew(coordinators: Coordinators, sessions: Iterable[Session]) -> None:
     """Renew the leases of clients that are connected."""
     alive = {
@@ -345,8 +340,9 @@ async def _introduced(session: Session, body: Any) -> dict[str, int]:
     coordinators = session.services.coordinators
     await coordinators.connect(body.tc_id)
     if body.goodbye:
-        if session.incarnation is not None:
-            await say_goodbye(coordinators, body.tc_id, session.incarnation, session.principal)
+        incarnation = session.incarnation
+        if incarnation is not None:  # it has ended all that it began: its lanes may serve another one
+            await asked(lambda answer: coordinators.goodbye(body.tc_id, session.principal, incarnation, answer))
         return {}
     if body.incarnation:
         if session.incarnation not in (None, body.incarnation):

@@ -209,16 +209,16 @@ class Candidate:
         tail = self._tail
         spread = 1 + _SPREAD * self._around.brokers.runtime.random()  # those who wait had better not act at one moment
         pause = spread * self._around.lease_seconds / _LOOKS_PER_LEASE
-        silent, heard, ties = 0, tail.heard, tail.ties
+        silent, heard, attachments = 0, tail.heard, tail.attachments
         while silent < _LOOKS_PER_LEASE:
             await asyncio.sleep(pause)
             if tail.failure is not None:
                 raise tail.failure
-            if tail.ties != ties and ties:
+            if tail.attachments != attachments and attachments:
                 return False
             if tail.heard == heard and tail.is_attached:
                 silent += 1
             else:
                 silent = 0
-            heard, ties = tail.heard, tail.ties
+            heard, attachments = tail.heard, tail.attachments
         return True

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
@@ -53,14 +53,6 @@ _REWRITE_BYTES_PER_FRAME: Final = 256
 """A log that is idle is written again when its beats and old records are so many more than what is needed of it."""
 
 
-class Numbers(Protocol):
-    """Numbers that a frame's header says of the log at the moment when it is closed."""
-
-    next_entry: int
-    first_entry: int
-    finished_snapshot: int
-
-
 class FrameGroup(CommitGroup):
     """A frame that still takes records, and what waits for it."""
 
@@ -93,7 +85,7 @@ class FrameQueue:
         runtime: Runtime,
         pressure: Pressure,
         epoch: int,
-        numbers: Numbers,
+        log: TopicLog,
         send: Callable[[bytes], None],
         claimed_at: float,
     ) -> None:
@@ -104,7 +96,7 @@ class FrameQueue:
         self._runtime = runtime
         self._pressure = pressure
         self._epoch = epoch
-        self._numbers = numbers
+        self._log = log
         self._send = send
         self._sequence = 1  # 0 was the claim
         self._ready: deque[tuple[FrameGroup, Frame]] = deque()
@@ -169,9 +161,9 @@ class FrameQueue:
             return
         group.seal()
         self.open_group = FrameGroup()
-        numbers = self._numbers
-        next_entry = numbers.next_entry - group.entries
-        frame = Frame(self._epoch, self._sequence, next_entry, numbers.first_entry, numbers.finished_snapshot, group.records)
+        log = self._log
+        next_entry = log.next_entry - group.entries
+        frame = Frame(self._epoch, self._sequence, next_entry, log.first_entry, log.finished_snapshot, group.records)
         self._sequence += 1
         self._ready.append((group, frame))
 
@@ -259,7 +251,7 @@ class TopicLog(BaseLog):
     def fresh(self) -> bool:
         """True if nobody else can lead this log at this moment, so that the state in memory is the newest.
 
-        False after a lease without a confirmed frame, and while there is no tie to the broker: an answer that follows from
+        False after a lease without a confirmed frame, and while it is not attached to the broker: an answer that follows from
         memory has to wait for a frame then (`refresh`).
         """
         is_in_time = self._runtime.monotonic() < self.store.confirmed_at + self._lease_seconds

@@ -272,13 +272,13 @@ class Tail:
     """A reader without a durable cursor. `after` is the message that the first one comes after.
 
     `last` is the last message that is known; whoever knows that more are its own may move it forth. `take` may be another one
-    from some message on. `heard` counts the messages that it has called new, `ties` how often the tail was attached.
+    from some message on. `heard` counts the messages that it has called new, `attachments` how often the tail was attached.
     `failure` is what ended it for good; `when_failed` is called with it.
     """
 
     def __init__(self, brokers: Brokers, topic: str, after: Position, take: Take) -> None:
         self.heard = 0
-        self.ties = 0
+        self.attachments = 0
         self.last = after
         self.failure: LedgerError | None = None
         self._brokers = brokers
@@ -340,7 +340,7 @@ class Tail:
             self._leave(connection)
             raise
         self._permits = _PERMITS
-        self.ties += 1
+        self.attachments += 1
         self._news.set()
         connection.write([hot.encode_flow(number, _PERMITS)])
 
@@ -437,7 +437,7 @@ class Writer:
         self._left: Connection | None = None
         self._refusals = 0
         self._attachment = Attachment(
-            brokers, topic, open_on=self._open_on, on_lost=self._tie_lost, on_failed=self._failed, is_final=self._is_final
+            brokers, topic, open_on=self._open_on, on_lost=self._detached, on_failed=self._failed, is_final=self._is_final
         )
 
     @property
@@ -517,7 +517,7 @@ class Writer:
         connection.producers.pop(self._id, None)
         await asyncio.wait([connection.request("close_producer", self._brokers.next_id(), producer_id=self._id)])
 
-    def _tie_lost(self) -> None:
+    def _detached(self) -> None:
         """A new one is being made."""
 
     def _failed(self, error: PulsarError) -> None:
