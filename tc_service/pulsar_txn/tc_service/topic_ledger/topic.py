@@ -138,7 +138,7 @@ class Attachment:
             self._broken = True
 
     def detach(self, failures: int = 0) -> None:
-        """It has ended, whatever the connection is: attach again. `failures`: attachments in a row that were of no use."""
+        """Attach again, whatever the connection is. `failures`: attachments in a row that were of no use."""
         self._broken = True
         connection, self.connection = self.connection, None
         if connection is not None:
