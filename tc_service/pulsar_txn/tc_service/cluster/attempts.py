@@ -2,7 +2,7 @@
 
 A table says for each answer what comes next (`RULES`). A participant is told until it answers "ok", however long that takes,
 and always the same outcome. What differs is how long to wait before the next attempt, and whether somebody must be told that
-the cluster needs a hand. An attempt never repeats itself: `ends` does.
+the cluster needs a hand. Further attempts are made by `ends`.
 
 A broker that does not own a topic refuses every end on it (ServiceNotReady) and changes nothing. So the broker that took the
 last end is told the next one without a lookup, as long as their connection lives. Any other answer ends that, and if it was

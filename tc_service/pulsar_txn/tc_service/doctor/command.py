@@ -1,6 +1,7 @@
 """The command `pulsar-txn doctor`, found by the entry-point group `pulsar_txn.commands`, with what it shows.
 
-Findings are lines for people, and JSON for programs. A cure is asked about first, and never guessed without a question.
+Findings are lines for people, and JSON for programs. A cure is asked about first, unless `--yes` was given; one that guesses an
+outcome needs `--abort-unknown` as well.
 """
 
 from __future__ import annotations

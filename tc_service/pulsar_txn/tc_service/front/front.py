@@ -2,7 +2,7 @@
 
 Each client has one connection here, and one to a broker that belongs to it. Bytes go on in both directions as they come;
 `speaking` takes out what the front has to see. What the front answers by itself goes to the client between two frames of the
-broker. Each direction is read only while the other side takes what it is sent: nothing piles up here.
+broker. Each direction is read only while the other side takes what it is sent.
 """
 
 from __future__ import annotations

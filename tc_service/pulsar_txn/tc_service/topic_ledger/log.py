@@ -1,7 +1,7 @@
 """An open log: this instance leads it. What is readable is in memory as well; the topic makes it durable.
 
 Its frames are filled in a turn of the loop, sent in order, and confirmed in order (`FrameQueue`). Nothing counts as durable
-before the broker has confirmed it.
+before it is known to be in the topic.
 """
 
 from __future__ import annotations

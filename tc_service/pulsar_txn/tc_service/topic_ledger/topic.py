@@ -3,7 +3,7 @@
 The subscription is made before the first message, so nothing is lost. What is acknowledged on it is not needed, and the broker
 may delete it. It never asks for messages: readers have cursors of their own. It is open only while something is asked of it,
 and several instances may ask at once. `Tail` reads the topic from a place on, to its end and beyond: frames come in as they are
-written. What is in a message is never looked at here.
+written. A payload is never looked at here.
 
 `Writer` is the producer that holds the lease of a log: it becomes the only one, and sends frames in order. The lease is the
 producer's exclusive access to the topic, and its epoch the topic's. Mode 2 (WaitForExclusive) waits in the broker's queue until
