@@ -12,8 +12,8 @@ from raw_client import RawClient
 from pulsar_txn.broker.serving import AsyncioRuntime, Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.tc_service.cluster.attempts import Answer
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
-from pulsar_txn.tc_service.cluster.rules import Answer
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
 from pulsar_txn.tc_service.server.lives import store_id

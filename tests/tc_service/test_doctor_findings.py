@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, Entry
-from pulsar_txn.tc_service.cluster.attempts import Outcome
-from pulsar_txn.tc_service.cluster.rules import Answer
+from pulsar_txn.tc_service.cluster.attempts import Answer, Outcome
+from pulsar_txn.tc_service.doctor.command import as_dict, lines, question
 from pulsar_txn.tc_service.doctor.curing import Curing, NotCured
-from pulsar_txn.tc_service.doctor.facts import Ledgers, Status
-from pulsar_txn.tc_service.doctor.findings import ADVICE, EXTERNAL, Cure, Finding, Verdict, cure_of, verdict_of
-from pulsar_txn.tc_service.doctor.looking import Looking, Scope
-from pulsar_txn.tc_service.doctor.reading import Reading
-from pulsar_txn.tc_service.doctor.report import as_dict, lines, question
+from pulsar_txn.tc_service.doctor.findings import ADVICE, EXTERNAL, Cure, Finding, Ledgers, Status, Verdict, cure_of, verdict_of
+from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 NOW = 1_800_000_000_000

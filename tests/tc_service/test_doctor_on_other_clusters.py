@@ -21,7 +21,7 @@ from pulsar_txn.client.errors import AuthorizationError, TransactionsDisabled
 from pulsar_txn.client.inside import AsyncioRuntime, Settings
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, check_cluster
 from pulsar_txn.wire.ids import TxnId
 
 pytestmark = [pytest.mark.soak, pytest.mark.stock, pytest.mark.timeout(400)]

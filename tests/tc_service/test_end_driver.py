@@ -17,9 +17,8 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant
-from pulsar_txn.tc_service.cluster.ends import EndDriver
-from pulsar_txn.tc_service.cluster.repeats import Repeats
+from pulsar_txn.tc_service.cluster.ends import EndDriver, Repeats
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, check_cluster, check_participant
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId

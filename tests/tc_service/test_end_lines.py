@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.tc_service.cluster.lines import Line
-from pulsar_txn.tc_service.cluster.rules import RULES, Answer
+from pulsar_txn.tc_service.cluster.attempts import RULES, Answer
+from pulsar_txn.tc_service.cluster.ends import Line
 
 
 def test_a_topic_that_takes_ends_gets_them_side_by_side() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_txn.tc_service.cluster.rules import RULES, Answer, answer_of, pause_ms, raises_alarm
+from pulsar_txn.tc_service.cluster.attempts import RULES, Answer, answer_of, pause_ms, raises_alarm
 from pulsar_txn.wire.errors import ServerError
 
 DONE = {Answer.OK, Answer.GONE, Answer.SETTLED_OTHERWISE}

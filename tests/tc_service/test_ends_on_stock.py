@@ -18,9 +18,8 @@ from pulsar_txn.client.inside import Settings
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant
 from pulsar_txn.tc_service.cluster.ends import EndDriver
-from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, ParticipantRefused, check_cluster, check_participant
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]

@@ -12,7 +12,7 @@ import pytest
 from front_bench import BrokerPipe, FrontBench, FrontClient
 from raw_client import FULL, Refused
 
-from pulsar_txn.tc_service.claims.claims import RESERVED_AT_ONCE
+from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command, decode_command

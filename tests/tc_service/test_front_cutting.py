@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.tc_service.front.cutting import MAX_WANTED_BYTES, PASSES, Cutter, whole
+from pulsar_txn.tc_service.front.speaking import MAX_WANTED_BYTES, PASSES, Cutter, whole
 from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.errors import FrameTooLarge, MalformedFrame, WireError
 from pulsar_txn.wire.frames import FrameReader, command, frame_type

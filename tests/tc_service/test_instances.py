@@ -13,7 +13,7 @@ from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionFenced
 from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.tc_service.server.agreed import agree_on_count, compare_clusters, count_now
+from pulsar_txn.tc_service.server.clusters import agree_on_count, compare_clusters, count_now
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus, coordinator_of
 from pulsar_txn.wire.topics import ASSIGN_TOPIC

@@ -22,11 +22,9 @@ from raw_client import FULL
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.serving import AsyncioRuntime
 from pulsar_txn.tc_service.admin import instances
-from pulsar_txn.tc_service.admin.app import app_of
 from pulsar_txn.tc_service.admin.routes import make_app
 from pulsar_txn.tc_service.config import CoordinatorConfig
-from pulsar_txn.tc_service.server.agreed import agree_on_count
-from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.clusters import Clusters, agree_on_count
 from pulsar_txn.tc_service.server.leaders import Address
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import TxnId
@@ -214,7 +212,7 @@ async def test_a_token_that_came_over_tls_does_not_leave_without_it(tmp_path: Pa
     keys = TOKENS | papers.keys | {"super_user_roles": "root", "broker_client_trust_certs_file_path": str(papers.trust)}
     logs, config = SharedLogs(lease_s=0.3), CoordinatorConfig(**keys)
     first, second = Instance(logs, config), Instance(logs, config)
-    servers = [HttpServer(each.service, AsyncioRuntime(), app_of) for each in (first, second)]
+    servers = [HttpServer(each.service, AsyncioRuntime(), make_app) for each in (first, second)]
     for server, each in zip(servers, (first, second), strict=True):
         await server.start("127.0.0.1", 0, 0)
         each.service.web_url = server.url

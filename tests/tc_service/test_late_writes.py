@@ -10,9 +10,8 @@ from raw_client import FULL
 
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminUnreachable
-from pulsar_txn.tc_service.doctor.facts import BufferFacts, PendingAckFacts, Status
-from pulsar_txn.tc_service.rounds.late_writes import PER_ROUND, LateWrites
-from pulsar_txn.tc_service.rounds.rounds import Rounds, _OfService
+from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
+from pulsar_txn.tc_service.rounds import PER_ROUND, LateWrites, Rounds, _ServiceKnows
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus
 
 TOPIC = Participant("persistent://public/default/t")
@@ -172,10 +171,10 @@ async def test_the_service_knows_its_participants_and_what_became_of_its_transac
         await client.settle()
         left_open = await client.new_txn()
         await client.add_subscriptions(left_open, (topic, "s"))
-        knows = _OfService("east", bench.service)
+        knows = _ServiceKnows("east", bench.service)
         assert knows.touched_since(0) == [Participant(topic)]
         assert knows.touched_since(2**60) == []
-        assert _OfService("west", bench.service).touched_since(0) == []
+        assert _ServiceKnows("west", bench.service).touched_since(0) == []
         assert knows.status(txn) is TxnStatus.COMMITTED
         assert knows.status(TxnId(3, 17)) is None
         assert knows.ended_at(Participant(topic)) == [(txn, TxnAction.COMMIT)]

@@ -17,10 +17,9 @@ from pulsar_txn.client import AsyncClient
 from pulsar_txn.ledger.protocols import LeaseLost, LogClosed, LogExists, NameRefused, Snapshot, StorageFailed, VersionConflict
 from pulsar_txn.ledger.testing import Recorder, all_entries
 from pulsar_txn.tc_service.topic_ledger import log as log_module
-from pulsar_txn.tc_service.topic_ledger.checks import check_namespace, dangers
-from pulsar_txn.tc_service.topic_ledger.errors import LogTopicRefused
 from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, Record, encode
-from pulsar_txn.tc_service.topic_ledger.store import TopicStore
+from pulsar_txn.tc_service.topic_ledger.store import TopicStore, check_namespace, dangers
+from pulsar_txn.tc_service.topic_ledger.topic import LogTopicRefused
 from pulsar_txn.wire.ids import EARLIEST
 
 pytestmark = pytest.mark.timeout(120)

@@ -12,8 +12,7 @@ from pulsar_txn.ledger.pressure import Pressure
 from pulsar_txn.ledger.protocols import EntryTooLarge, LeaseLost, LogDamaged, LogListener
 from pulsar_txn.ledger.testing import Recorder
 from pulsar_txn.tc_service.topic_ledger.candidate import Claimed
-from pulsar_txn.tc_service.topic_ledger.fold import LogFold
-from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, Record, decode, encode
+from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, LogFold, Record, decode, encode
 from pulsar_txn.tc_service.topic_ledger.log import TopicLog
 from pulsar_txn.wire.ids import Position
 

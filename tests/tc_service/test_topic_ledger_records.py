@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_txn.ledger.protocols import LogDamaged, StoreTooNew, VersionConflict
-from pulsar_txn.tc_service.topic_ledger import metadata_records
-from pulsar_txn.tc_service.topic_ledger.fold import LogFold
-from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, NotAFrame, Record, decode, encode, end_of_snapshot
-from pulsar_txn.tc_service.topic_ledger.metadata_fold import Catchup, MetadataFold, end_data
-from pulsar_txn.tc_service.topic_ledger.metadata_records import ANY_VERSION, Item, Op, Operation
+from pulsar_txn.tc_service.topic_ledger import metadata
+from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, LogFold, NotAFrame, Record, decode, encode, end_of_snapshot
+from pulsar_txn.tc_service.topic_ledger.metadata import ANY_VERSION, Catchup, Item, MetadataFold, Op, Operation, end_data
 from pulsar_txn.wire import checksums
 from pulsar_txn.wire.ids import Position
 
@@ -47,7 +45,7 @@ def test_a_frame_with_another_byte_is_none(frame: Frame, place: int, change: int
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (decode, metadata_records.decode, lambda part: list(metadata_records.decode_items(part))):
+    for read in (decode, metadata.decode, lambda part: list(metadata.decode_items(part))):
         try:
             read(data)
         except NotAFrame:
@@ -77,21 +75,21 @@ def test_a_frame_of_a_later_version_is_refused_with_a_sentence() -> None:
 
 @given(OPERATIONS)
 def test_an_operation_is_read_as_it_was_written(operation: Operation) -> None:
-    assert metadata_records.decode(metadata_records.encode(operation)) == operation
+    assert metadata.decode(metadata.encode(operation)) == operation
 
 
 @given(OPERATIONS, st.integers(0), st.integers(1, 255))
 def test_an_operation_with_another_byte_is_none(operation: Operation, place: int, change: int) -> None:
-    damaged = bytearray(metadata_records.encode(operation))
+    damaged = bytearray(metadata.encode(operation))
     damaged[place % len(damaged)] ^= change
     with pytest.raises(NotAFrame):
-        metadata_records.decode(bytes(damaged))
+        metadata.decode(bytes(damaged))
 
 
 @given(st.lists(st.builds(Item, st.sampled_from([b"V", b"C", b"W"]), st.binary(max_size=9), st.binary(max_size=90), U64)))
 def test_items_of_a_snapshot_come_back_whatever_the_parts_are(items: list[Item]) -> None:
-    parts = list(metadata_records.encode_items(items, 100))
-    assert [item for part in parts for item in metadata_records.decode_items(part)] == items
+    parts = list(metadata.encode_items(items, 100))
+    assert [item for part in parts for item in metadata.decode_items(part)] == items
 
 
 # ---- a topic, and what a reader makes of it

@@ -22,10 +22,9 @@ from pulsar_txn.broker.cli.group import group
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
-from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
-from pulsar_txn.tc_service.cluster.rules import Answer
-from pulsar_txn.tc_service.doctor.comparing import compared
-from pulsar_txn.tc_service.server.first_commits import FirstCommits
+from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
+from pulsar_txn.tc_service.doctor.looking import compared
+from pulsar_txn.tc_service.server.lives import FirstCommits
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 TOPIC = "persistent://public/default/t"

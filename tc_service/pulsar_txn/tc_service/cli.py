@@ -26,11 +26,10 @@ from pulsar_txn.broker.serving import (
 )
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 
-from .admin.app import app_of
-from .cluster.checks import ClusterRefused
+from .cluster.participants import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
-from .rounds.rounds import Rounds
+from .rounds import Rounds
 from .server.listening import CoordinatorServer
 from .server.service import CoordinatorService
 
@@ -119,8 +118,10 @@ class _Process:
             raise
 
     async def _start_http(self, service: CoordinatorService) -> None:
+        from .admin.routes import make_app  # aiohttp takes longer to import than the service takes to start
+
         config = self._config
-        http = HttpServer(service, AsyncioRuntime(), app_of)
+        http = HttpServer(service, AsyncioRuntime(), make_app)
         await http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
         self._http = http
         service.web_url, service.web_url_tls = ("" if http.url == http.url_tls else http.url), http.url_tls

@@ -29,7 +29,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Secret, Settings, TlsFiles, optional_secret, parse_service_url, secret
 
 from .cluster.participants import ParticipantRefused, check_cluster_name
-from .topic_ledger.names import check_place
+from .topic_ledger.store import check_place
 
 _SHIPPED: Final = "coordinator.conf"
 _PREFIX: Final = "cluster."

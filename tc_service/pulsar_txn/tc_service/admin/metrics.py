@@ -24,9 +24,9 @@ from pulsar_txn.broker.serving import (
     texts,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.stories import by, outcome_word
+from pulsar_txn.tc_service.server.timelines import by, outcome_word
 
-from .keys import SERVICE
+from .transactions import SERVICE
 
 _VERSION: Final = version("pulsar-txn")
 

@@ -35,9 +35,8 @@ from pulsar_txn.broker.serving import (
 from pulsar_txn.tc_service.server.service import CoordinatorService
 
 from . import metrics, transactions
-from .instances import led, list_open, of_all, of_query, of_txn, stats
-from .keys import SERVICE
-from .others import OTHERS, Others
+from .instances import OTHERS, Others, led, list_open, of_all, of_query, of_txn, stats
+from .transactions import SERVICE
 
 _VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
 

@@ -1,22 +1,24 @@
-"""Transactions of the service over HTTP: what is open or ending and where it waits, timelines, clients, and ends by cluster."""
+"""Transactions of the service over HTTP: what is open or ending and where it waits, timelines, clients, and ends by cluster.
+
+Handlers find the service by `SERVICE`. They answer about this instance alone; `instances` asks the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
 from pulsar_txn.broker.serving import COORDINATED, Routes, limit, shown_beside, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
+from pulsar_txn.tc_service.server.timelines import Told, owner_of, place, shown
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
-from .keys import SERVICE
-
+SERVICE: Final = web.AppKey("service", CoordinatorService)
 _BASE = "/admin/v3/transactions"
 _MOST_ENDED = 1000
 _MOST_LOOKED_FOR = 100

@@ -1,34 +1,184 @@
 """The driver of ends: tells the participants in one cluster the outcome of transactions, until each of them holds it.
 
-`rules` says what an answer means, `lines` which end is tried when, and `attempts` makes one attempt. This module runs them on
-an event loop. It never gives up and never changes an outcome. What does not go on is logged as an error and counted.
+A `Line` says which end of a topic may be tried now, and `Repeats` which one is told once more; both are without IO. `attempts`
+makes one attempt and says what its answer means. The driver runs them on an event loop. It never gives up and never changes an
+outcome. What does not go on is logged as an error and counted.
+
+While a topic takes ends, several are under way to it side by side. After a failure one of them alone is tried, after a pause;
+the others wait for what comes of it. So a topic or broker that does not answer costs one attempt at a time, however many ends
+wait there, and every other topic goes on.
+
+A broker refuses a late send of an ended transaction by the low watermark of its end. It keeps that mark in memory only: after
+the topic was moved, a late send is stored, and holds the topic back for everybody. The same end once more, after the longest
+time that a client tries to send, cures that.
+
+Nothing of a transaction can be late when its client has an answer to every copy of everything that it sent in it, and says so
+with the commit. Such an end is not repeated, if its topic was quiet: nothing failed there, and no other broker took it over,
+from one delay before the end to one delay after it.
+
+A repeat carries no low watermark. Its own would abort what is below it in the same lane: a transaction that was committed long
+ago, which a late message has opened again, would be hidden from every later reader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.values import value
 
-from .attempts import TAKEN, BrokerAttempts, Outcome
-from .lines import Line
-from .repeats import Repeats
-from .rules import RULES, Answer
+from .attempts import RULES, TAKEN, Answer, BrokerAttempts, Outcome, pause_ms, raises_alarm
 
 logger = logging.getLogger("pulsar_txn.tc_service.ends")
 
+T = TypeVar("T")
+
+NO_WATERMARK: Final = -1
+_AT_ONCE: Final = 256
+"""After a restart very many may be due: more would hold the loop."""
+_LOOKED_AT_ONCE: Final = 4096
+_MOST_TOPICS: Final = 10_000
 _TOPIC_WIDTH: Final = 64
 _MOST_ANSWERED: Final = 20_000
 _LEAST_PAUSE_MS: Final = 20
 """Between two looks at what is to be repeated: under load something is due in each millisecond."""
+
+
+class Line(Generic[T]):
+    """The ends of one topic. `waiting`: those that are not under way. `failures`: attempts in a row that failed."""
+
+    __slots__ = ("_flying", "_rests_until_ms", "_width", "failures", "waiting")
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.waiting: deque[T] = deque()
+        self._flying = 0
+        self._rests_until_ms = 0
+        self.failures = 0
+
+    def __len__(self) -> int:
+        """Ends that wait or are under way."""
+        return len(self.waiting) + self._flying
+
+    def add(self, end: T) -> None:
+        """Another one, tried after those before it."""
+        self.waiting.append(end)
+
+    def start(self, end: T) -> bool:
+        """As `add`, but whether it may be tried at once: then it is under way."""
+        if self.waiting or self.failures or self._flying >= self._width:
+            self.waiting.append(end)
+            return False
+        self._flying += 1
+        return True
+
+    def take(self, now_ms: int) -> list[T]:
+        """Those to try now; each is reported to `answered`."""
+        width = 1 if self.failures else self._width
+        if not self.waiting or now_ms < self._rests_until_ms:
+            return []
+        count = min(len(self.waiting), width - self._flying)
+        found = [self.waiting.popleft() for _ in range(count)]
+        self._flying += len(found)
+        return found
+
+    @property
+    def rests_until_ms(self) -> int | None:
+        """Return when `take` is worth a call, if nothing is under way and something waits; None otherwise."""
+        return self._rests_until_ms if self.waiting and not self._flying else None
+
+    def answered(self, end: T, answer: Answer, now_ms: int) -> bool:
+        """Note what came of an attempt; True if an alarm is due. An end that failed is the next one to be tried."""
+        self._flying -= 1
+        if answer is Answer.OK:
+            self.failures = self._rests_until_ms = 0
+            return False
+        if RULES[answer].done:
+            self.failures = 0
+            self._rests_until_ms = 0
+            return raises_alarm(answer, 1)
+        self.waiting.appendleft(end)
+        if now_ms < self._rests_until_ms:  # begun beside one that has failed: the same failure
+            return False
+        self.failures += 1
+        self._rests_until_ms = now_ms + pause_ms(answer, self.failures)
+        return raises_alarm(answer, self.failures)
+
+
+class Repeats:
+    """The ends of the last `delay_ms`, in their order. Of more than `most` the oldest are due early.
+
+    `spared`: ends that were not repeated, because nothing can have come late.
+    """
+
+    __slots__ = ("_delay_ms", "_ends", "_most", "_none_before_ms", "_troubled_ms", "spared")
+
+    def __init__(self, delay_ms: int, most: int = 200_000) -> None:
+        self._delay_ms = delay_ms
+        self._most = most
+        self._ends: deque[tuple[int, TellParticipant, bool]] = deque()
+        self._troubled_ms: dict[str, int] = {}
+        """When a topic was not quiet last, the newest at the end."""
+        self._none_before_ms = -1
+        """Up to here any topic may have been troubled."""
+        self.spared = 0
+
+    def __len__(self) -> int:
+        """Ends that are to be told once more."""
+        return len(self._ends)
+
+    def troubled(self, topic: str, now_ms: int) -> None:
+        """An attempt has failed there, or its owner was looked up."""
+        self._troubled_ms.pop(topic, None)
+        self._troubled_ms[topic] = now_ms
+        if len(self._troubled_ms) > _MOST_TOPICS:
+            oldest = next(iter(self._troubled_ms))
+            self._none_before_ms = self._troubled_ms.pop(oldest)
+
+    def add(self, effect: TellParticipant, now_ms: int, *, all_answered: bool = False) -> None:
+        """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements.
+
+        `all_answered`: nothing of the transaction can come late.
+        """
+        ends, due_ms = self._ends, now_ms + self._delay_ms
+        if ends and ends[-1][0] > due_ms:
+            due_ms = ends[-1][0]
+        again = TellParticipant(effect.txn_id, effect.participant, effect.action, NO_WATERMARK)
+        ends.append((due_ms, again, all_answered))
+
+    def add_due(self, effect: TellParticipant, due_ms: int) -> None:
+        """The same, due at another time; not before those that are here already."""
+        again = TellParticipant(effect.txn_id, effect.participant, effect.action, NO_WATERMARK)
+        self._ends.append((max(due_ms, self._ends[-1][0] if self._ends else 0), again, False))
+
+    def due(self, now_ms: int) -> list[TellParticipant]:
+        """Those whose time has come, not too many at once; each is given once."""
+        found: list[TellParticipant] = []
+        ends = self._ends
+        for _ in range(_LOOKED_AT_ONCE):
+            if len(found) == _AT_ONCE or not ends or (ends[0][0] > now_ms and len(ends) <= self._most):
+                break
+            due_ms, effect, all_answered = ends.popleft()
+            if all_answered and self._was_quiet(effect.participant.topic, due_ms - 2 * self._delay_ms):
+                self.spared += 1
+            else:
+                found.append(effect)
+        return found
+
+    def _was_quiet(self, topic: str, since_ms: int) -> bool:
+        return max(self._troubled_ms.get(topic, -1), self._none_before_ms) < since_ms
+
+    @property
+    def next_ms(self) -> int | None:
+        """Return when `due` is worth a call; None when nothing waits."""
+        return self._ends[0][0] if self._ends else None
 
 
 class _End:
@@ -63,7 +213,7 @@ class EndDriver:
 
     The topics of the effects are full partition names, as the cluster's brokers know them. Everything runs on the event
     loop on which `tell` is called. `width`: ends under way at once to one topic that takes them. `repeat_after_seconds`: each
-    end is told once more after this time, None for never; see `repeats`. It should exceed every client's send timeout.
+    end is told once more after this time, None for never; see `Repeats`. It should exceed every client's send timeout.
     """
 
     def __init__(

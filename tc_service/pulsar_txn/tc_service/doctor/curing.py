@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.cluster.attempts import Attempts, Outcome
-from pulsar_txn.tc_service.cluster.rules import RULES, Answer, pause_ms
+from pulsar_txn.tc_service.cluster.attempts import RULES, Answer, BrokerAttempts, Outcome, pause_ms
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
-from .facts import Status
-from .findings import Cure, Finding
-from .looking import Looking
-from .reading import Reading
+from .findings import Cure, Finding, Status
+from .looking import Looking, Reading
 
 _ATTEMPTS: Final = 6
 _NO_WATERMARK: Final = -1
@@ -32,7 +29,7 @@ class Curing:
 
     def __init__(
         self,
-        attempts: Attempts,
+        attempts: BrokerAttempts,
         reading: Reading,
         looking: Looking,
         pause: Callable[[float], Awaitable[object]],

@@ -1,28 +1,268 @@
-"""Looking a cluster over: coordinators first, then each topic with its subscriptions. The result is findings."""
+"""Looking a cluster over: its coordinators first, then each topic with its subscriptions. The result is findings.
+
+`Reading` turns the answers of the admin API into facts and judges nothing; `Looking` judges them. `compared` sets the log of a
+coordinator beside the cluster against what brokers show: commits that are hidden, and what is HELD. Looking changes nothing in
+the cluster.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
-from pulsar_txn.wire.ids import Position, TxnId
+from pulsar_txn.client.inside import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
+from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable, hides, path_part, topic_path
+from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
+from pulsar_txn.wire.ids import Position, TxnId, signed64
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName
 from pulsar_txn.wire.values import value
 
-from . import known
-from .facts import BufferFacts, CoordinatorFacts, EntryFacts, KnownTxn, Ledgers, PendingAckFacts, Status
-from .findings import ADVICE, Cure, Finding, Verdict, cure_of, verdict_of
-from .reading import FORBIDDEN, READY, Reading, TransactionsOff
+from .findings import (
+    ADVICE,
+    BUFFER_RECOVERY_SPINS,
+    COORDINATOR_NOT_LOADED,
+    DEADLOCK,
+    REPLAY_SPINS,
+    BufferFacts,
+    CoordinatorFacts,
+    Cure,
+    EntryFacts,
+    Finding,
+    KnownTxn,
+    Ledgers,
+    PendingAckFacts,
+    Status,
+    Verdict,
+    cure_of,
+    position_of,
+    verdict_of,
+)
 
-_READY: Final = frozenset({"Ready", "NoSnapshot", "None"})
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+READY: Final = "Ready"
+FORBIDDEN: Final = frozenset({401, 403})
+_NOT_ENABLED: Final = 503
+_NOT_FOUND: Final = 404
+_STATUS: Final = {
+    "OPEN": Status.OPEN,
+    "COMMITTING": Status.COMMITTING,
+    "COMMITTED": Status.COMMITTING,
+    "ABORTING": Status.ABORTING,
+    "ABORTED": Status.ABORTING,
+}
+_RECOVERED: Final = frozenset({"Ready", "NoSnapshot", "None"})
 _RECOVERS_MS: Final = 10_000
 """How long a recovery may take before it counts as one that does not end."""
 _TOPICS_AT_ONCE: Final = 64
 _ENTRIES_AT_ONCE: Final = 32
 _SAMPLES: Final = 3
+_COMPARED_AT_ONCE: Final = 32
+_HIDDEN: Final = (
+    "its id was given twice, or it was ended twice with different outcomes: the broker keeps the abort. Stop this coordinator;"
+    " the messages are in the topic, and only a copy of them can bring them back"
+)
+_HELD: Final = (
+    "decide: pulsar-txn transactions commit {txn} if another participant of it shows its messages, or its program knows that it"
+    " has committed; pulsar-txn transactions abort {txn} if not. Stop every other process that has a copy of the log first"
+)
+
+
+class TransactionsOff(Exception):  # noqa: N818 - named by what is found
+    """The brokers have no transactions."""
+
+
+class Reading:
+    """Reading of what one cluster says of itself."""
+
+    def __init__(self, admin: AdminApi) -> None:
+        self._admin = admin
+
+    async def version(self) -> str:
+        """The version of a broker. Raises AdminUnreachable when there is no admin API."""
+        return (await self._admin.read("/admin/v2/brokers/version")).body.decode(errors="replace").strip()
+
+    async def health(self) -> str:
+        """`ok`, or what the broker says is wrong with it."""
+        try:
+            return (await self._admin.read("/admin/v2/brokers/health")).body.decode(errors="replace").strip()
+        except AdminRefused as error:
+            return error.reason
+
+    # ---- coordinators
+
+    async def coordinators(self) -> list[CoordinatorFacts]:
+        """All that are to be there, also those that are not loaded. Raises TransactionsOff."""
+        try:
+            found: dict[str, Any] = await self._admin.get(f"{_TRANSACTIONS}/coordinatorStats") or {}
+        except AdminRefused as error:
+            if error.status == _NOT_ENABLED:
+                raise TransactionsOff from None
+            return [await self._coordinator(number) for number in range(await self._partition_count(ASSIGN_TOPIC))]
+        return sorted((_coordinator(int(number), stats) for number, stats in found.items()), key=lambda each: each.number)
+
+    async def _partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 for one that is not partitioned, or not there."""
+        try:
+            answer = await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/partitions")
+        except AdminRefused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return 0
+        return int(answer["partitions"])
+
+    async def _coordinator(self, number: int) -> CoordinatorFacts:
+        try:
+            stats = await self._admin.get(f"{_TRANSACTIONS}/coordinatorStats?coordinatorId={number}")
+        except AdminRefused as error:
+            return CoordinatorFacts(number, error.reason, -1, 0)
+        return _coordinator(number, stats)
+
+    async def known(self) -> dict[TxnId, KnownTxn]:
+        """Return what the coordinators that are ready have open, or are ending."""
+        ready = [each.number for each in await self.coordinators() if each.state == READY]
+        answers = await asyncio.gather(*map(self.known_to, ready))
+        return {txn_id: txn for answer in answers for txn_id, txn in (answer or {}).items()}
+
+    async def known_to(self, number: int) -> dict[TxnId, KnownTxn] | None:
+        """Return what one coordinator has open, or is ending; None when it cannot say, because it is being moved.
+
+        They are asked one by one: asked together, one that is not loaded makes the answer fail for all.
+        """
+        try:
+            found = await self._admin.get(f"{_TRANSACTIONS}/slowTransactions/0?coordinatorId={number}") or {}
+        except AdminRefused as error:
+            if error.status in FORBIDDEN:
+                raise
+            return None
+        return {txn.txn_id: txn for txn in map(_known, found.values())}
+
+    async def status(self, txn_id: TxnId) -> Status:
+        """Return what the coordinator of one transaction says of it now."""
+        found = await self._metadata(txn_id)
+        if found is not None:
+            return found.status
+        # The broker refuses in the same way for a coordinator that it is about to load.
+        state = {each.number: each.state for each in await self.coordinators()}.get(txn_id.most)
+        if state is not None and state != READY:
+            return Status.AWAY
+        found = await self._metadata(txn_id)
+        return Status.NOT_KNOWN if found is None else found.status
+
+    async def _metadata(self, txn_id: TxnId) -> KnownTxn | None:
+        try:
+            found = await self._admin.get(f"{_TRANSACTIONS}/transactionMetadata/{txn_id.most}/{txn_id.least}")
+        except AdminRefused as error:  # 404, and 500 for the number of a coordinator that cannot be
+            if error.status in FORBIDDEN:
+                raise
+            return None
+        return _known(found)
+
+    # ---- topics
+
+    async def topics(self, namespaces: Iterable[str], topics: Iterable[str]) -> list[str]:
+        """Full names of the partitions to look at: of `topics`, or else of `namespaces`, or else of everything."""
+        found: list[str] = []
+        for topic in topics:
+            found += await self._partitions(topic)
+        if found:
+            return found
+        for namespace in list(namespaces) or [each async for each in self._namespaces()]:
+            found += await self._admin.get(f"/admin/v2/persistent/{namespace}") or []
+        return sorted(filter(_takes_part, found))
+
+    async def _partitions(self, topic: str) -> list[str]:
+        name = TopicName.parse(normalise(topic).topic)
+        if name.partition < 0:
+            count = await self._partition_count(str(name))
+            if count:
+                return [str(name.with_partition(index)) for index in range(count)]
+        return [str(name)]
+
+    async def _namespaces(self) -> AsyncIterator[str]:
+        for tenant in await self._admin.get("/admin/v2/tenants"):
+            for namespace in await self._admin.get(f"/admin/v2/namespaces/{path_part(tenant)}"):
+                yield namespace
+
+    async def buffer(self, topic: str) -> BufferFacts:
+        """The topic's transaction buffer."""
+        stats = await self._admin.get(f"{_TRANSACTIONS}/transactionBufferStats/{topic_path(topic)}")
+        position = position_of(stats.get("maxReadPosition") or "-1:-1")
+        return BufferFacts(topic, stats["state"], position, stats.get("ongoingTxnSize", 0), _recovering(stats))
+
+    async def subscriptions(self, topic: str) -> list[PendingAckFacts]:
+        """The subscriptions, with their pending acknowledgements."""
+        stats = await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/stats")
+        found = (stats.get("subscriptions") or {}).items()
+        return list(
+            await asyncio.gather(*(self.pending_acks(topic, name, sub.get("unackedMessages", 0)) for name, sub in found))
+        )
+
+    async def pending_acks(self, topic: str, subscription: str, unacknowledged: int = 0) -> PendingAckFacts:
+        """The pending acknowledgements of one."""
+        stats = await self._admin.get(f"{_TRANSACTIONS}/pendingAckStats/{topic_path(topic)}/{path_part(subscription)}")
+        ongoing = stats.get("ongoingTxnSize", 0)
+        return PendingAckFacts(topic, subscription, stats["state"], ongoing, unacknowledged, _recovering(stats))
+
+    async def ledgers(self, topic: str) -> Ledgers:
+        """Return where the entries of a topic are."""
+        return Ledgers.of(await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/internalStats"))
+
+    async def entry(self, topic: str, position: Position) -> EntryFacts:
+        """One entry. An entry that cannot be read says nothing."""
+        path = f"/admin/v2/persistent/{topic_path(topic)}/ledger/{position[0]}/entry/{position[1]}"
+        try:
+            headers = (await self._admin.read(path)).headers
+        except AdminRefused:
+            return EntryFacts(position, None, None, 0)
+        return _entry(position, headers)
+
+    async def first_position(self, topic: str, txn_id: TxnId) -> Position | None:
+        """Return where a transaction begins that is ongoing in a topic; None for any other."""
+        path = f"{_TRANSACTIONS}/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
+        stats = await self._admin.get(path)
+        return position_of(stats["startPosition"]) if stats.get("startPosition") and not stats.get("aborted") else None
+
+
+def _takes_part(topic: str) -> bool:
+    try:
+        normalise(topic)
+    except ParticipantRefused:
+        return False
+    return True
+
+
+def _coordinator(number: int, stats: dict[str, Any]) -> CoordinatorFacts:
+    return CoordinatorFacts(number, stats["state"], stats.get("leastSigBits", -1), stats.get("ongoingTxnSize", 0))
+
+
+def _known(found: dict[str, Any]) -> KnownTxn:
+    acked = found.get("ackedPartitions") or {}
+    return KnownTxn(
+        TxnId.parse(found["txnId"]),
+        _STATUS.get(found["status"], Status.OPEN),
+        found["openTimestamp"],
+        found["timeoutAt"],
+        frozenset(found.get("producedPartitions") or {}),
+        frozenset((topic, subscription) for topic, subscriptions in acked.items() for subscription in subscriptions),
+    )
+
+
+def _recovering(stats: dict[str, Any]) -> int:
+    began = int(stats.get("recoverStartTime") or 0)
+    return began if began and not stats.get("recoverEndTime") else 0
+
+
+def _entry(position: Position, headers: Any) -> EntryFacts:
+    most, least = headers.get("x-pulsar-txnid-most-bits"), headers.get("x-pulsar-txnid-least-bits")
+    txn_id = None if most is None or least is None else TxnId(signed64(int(most)), signed64(int(least)))
+    marker = headers.get("x-pulsar-marker-type")
+    published = headers.get("x-pulsar-publish-time")
+    published_ms = int(datetime.fromisoformat(published).timestamp() * 1000) if published else 0
+    return EntryFacts(position, txn_id, None if marker is None else int(marker), published_ms)
 
 
 @attrs.frozen
@@ -72,7 +312,7 @@ class Looking:
         try:
             findings = await self._look_at_coordinators()
         except TransactionsOff:
-            return [Finding("transactions_off", "the brokers have no transactions", known.TRANSACTIONS_OFF)]
+            return [Finding("transactions_off", "the brokers have no transactions", TRANSACTIONS_OFF)]
         self.topics = await self._reading.topics(self._scope.namespaces, self._scope.topics)
         for start in range(0, len(self.topics), _TOPICS_AT_ONCE):  # a task for each of all topics would be too many
             part = self.topics[start : start + _TOPICS_AT_ONCE]
@@ -86,11 +326,11 @@ class Looking:
         findings = []
         health = await self._reading.health()
         if "eadlock" in health:
-            findings.append(Finding("deadlock", "threads of the broker wait for each other", known.DEADLOCK))
+            findings.append(Finding("deadlock", "threads of the broker wait for each other", DEADLOCK))
         self.coordinators = await self._reading.coordinators()
         if not self.coordinators:
             what = "the cluster has no transaction coordinator"
-            return [*findings, Finding("no_coordinators", what, known.NO_ASSIGN_TOPIC)]
+            return [*findings, Finding("no_coordinators", what, NO_ASSIGN_TOPIC)]
         findings += await self._load_all([each.number for each in self.coordinators if each.state != READY])
         self.known = await self._reading.known()
         return findings
@@ -105,7 +345,7 @@ class Looking:
         for each in self.coordinators:
             if each.state != READY:
                 said = words.get(each.number) or each.state
-                advice = known.COORDINATOR_NOT_LOADED.format(number=each.number)
+                advice = COORDINATOR_NOT_LOADED.format(number=each.number)
                 findings.append(Finding("coordinator", f"coordinator {each.number} is not ready: {said}", advice))
         return findings
 
@@ -125,14 +365,14 @@ class Looking:
                 return self._missing(topic)
             return [Finding("unreadable", f"the broker cannot say how it is: {error}", "look at its log", topic=topic)]
         except AdminUnreachable as error:
-            advice = f"if that stays so: {known.REPLAY_SPINS}"
+            advice = f"if that stays so: {REPLAY_SPINS}"
             return [Finding("silent", f"the broker does not say how it is: {error}", advice, topic=topic)]
         return findings
 
     async def holders(self, topic: str) -> list[TxnId]:
         """The transactions that are ongoing in a topic, as far as its entries are read. AdminRefused, AdminUnreachable."""
         buffer = await self._reading.buffer(topic)
-        if buffer.state not in _READY or not buffer.ongoing:
+        if buffer.state not in _RECOVERED or not buffer.ongoing:
             return []
         found, _ = await self._holders(buffer, await self._reading.ledgers(topic))
         return [holder.txn_id for holder in found]
@@ -144,11 +384,11 @@ class Looking:
         return [Finding("missing", "there is no such topic", "check its name, and --cluster", topic=topic)]
 
     async def _look_at_buffer(self, buffer: BufferFacts) -> list[Finding]:
-        if buffer.state not in _READY:
+        if buffer.state not in _RECOVERED:
             since = buffer.recovering_since_ms
             if self._is_old(since, _RECOVERS_MS):
                 what = f"its transactions are not recovered: {buffer.state}"
-                return [Finding("recovery", what, known.BUFFER_RECOVERY_SPINS, topic=buffer.topic, since_ms=since)]
+                return [Finding("recovery", what, BUFFER_RECOVERY_SPINS, topic=buffer.topic, since_ms=since)]
             return []
         if not buffer.ongoing:
             return []
@@ -226,14 +466,14 @@ class Looking:
 
     async def _look_at_subscription(self, facts: PendingAckFacts) -> list[Finding]:
         place: dict[str, Any] = {"topic": facts.topic, "subscription": facts.subscription}
-        if facts.state not in _READY:
+        if facts.state not in _RECOVERED:
             since = facts.recovering_since_ms
             if facts.state == "Error":
                 advice = "look for its reason in the log of the broker, and unload the topic"
                 return [Finding("failed", "its pending acknowledgements failed", advice, **place, since_ms=since)]
             if self._is_old(since, _RECOVERS_MS):
                 what = f"its pending acknowledgements are not recovered: {facts.state}"
-                return [Finding("replay", what, known.REPLAY_SPINS, **place, since_ms=since)]
+                return [Finding("replay", what, REPLAY_SPINS, **place, since_ms=since)]
             return []
         if not facts.ongoing:
             return []
@@ -297,4 +537,48 @@ def _finding(
         txn_id=txn_id,
         since_ms=since_ms,
         blocked=blocked,
+    )
+
+
+async def compared(coordinator: AdminApi, brokers: AdminApi, cluster: str | None) -> list[Finding]:
+    """Return what is wrong. `cluster`: the name that the coordinator has for this one; None where it has one alone.
+
+    Raises AdminUnreachable, AdminRefused.
+    """
+    held: dict[str, Any] = await coordinator.get(f"{_TRANSACTIONS}/slowTransactions/0?held=true") or {}
+    findings = [_held(txn_id, each) for txn_id, each in held.items()]
+    ended: list[dict[str, Any]] = await coordinator.get(f"{_TRANSACTIONS}/ended") or []
+    commits = [
+        (TxnId.parse(each["txnId"]), where["topic"])
+        for each in ended
+        if each["outcome"] == "commit"
+        for where in each["participants"]
+        if "subscription" not in where and cluster in (None, where["cluster"])
+    ]
+    for start in range(0, len(commits), _COMPARED_AT_ONCE):
+        part = commits[start : start + _COMPARED_AT_ONCE]
+        hidden = await asyncio.gather(*(_is_hidden(brokers, topic, txn_id) for txn_id, topic in part))
+        for (txn_id, topic), is_hidden in zip(part, hidden, strict=True):
+            if is_hidden:
+                what = f"hides the transaction {txn_id}, which the coordinator has committed"
+                findings.append(Finding("hidden", what, _HIDDEN, topic=topic, txn_id=txn_id))
+    return findings
+
+
+async def _is_hidden(brokers: AdminApi, topic: str, txn_id: TxnId) -> bool:
+    try:
+        return await hides(brokers, topic, txn_id)
+    except AdminRefused:  # the topic is gone, or is being moved
+        return False
+
+
+def _held(txn_id: str, said: dict[str, Any]) -> Finding:
+    found = TxnId.parse(txn_id)
+    what = f"the transaction {found} is held by its coordinator ({said.get('heldBecause', 'unknown')})"
+    return Finding(
+        "held",
+        what,
+        _HELD.format(txn=f"{found.most}:{found.least}"),
+        txn_id=found,
+        since_ms=said.get("openTimestamp", 0),
     )

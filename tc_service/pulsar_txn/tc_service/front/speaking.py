@@ -1,26 +1,44 @@
-"""Speech of the front itself: the commands of transactions, and the way to the coordinators. All else passes on."""
+"""Speech of the front itself: the frames that it takes out of a client's stream, its answers, and the brokers it may lead to.
+
+Only the commands of transactions, and those on the way to the coordinators, are seen. All else passes on: what nobody wants is
+never put together, and its bytes go on as they come, in runs as long as their segment, whatever the frames in it are. So a
+message of any size costs a look at its first ten bytes, and no memory.
+
+A client is led to the brokers of the front's cluster alone: those of its service URL, and those that lookups have named.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import MutableMapping
-from typing import Any, Final, Protocol
+import ssl
+from collections.abc import Callable, Collection, MutableMapping
+from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.broker.serving import Answering, BrokerConfig, Limits, Turn
-from pulsar_txn.client.inside import Address
-from pulsar_txn.tc_service.server.commands import COMMANDS, REQUESTS, assign_partition, on_tc_connect
-from pulsar_txn.tc_service.server.session import Services, Session
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.inside import Address, Runtime, Settings, TlsFiles, parse_service_url
+from pulsar_txn.tc_service.config import ClusterConfig
+from pulsar_txn.tc_service.server.commands import COMMANDS, REQUESTS, Services, Session, assign_partition, on_tc_connect
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
+from pulsar_txn.wire.errors import FrameTooLarge, MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.frames import decode_command, encode_command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
-from .brokers import FrontBrokers
-from .cutting import PASSES, whole
-
 _logger = logging.getLogger("pulsar_txn.tc_service.front")
 
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+PASSES: Final = -1
+"""In place of a frame's type: bytes that go on."""
+MAX_WANTED_BYTES: Final = 1 << 17
+"""Of a frame that is put together. What is wanted are requests with names in them, and credentials."""
+_START_BYTES: Final = 10
+"""Total size, command size, and a type of one byte with its tag: no command is shorter."""
+_LEAST_SIZE: Final = _START_BYTES - 4
+_TYPE_TAG: Final = 8
+_MOST_KNOWN: Final = 1024
+_CONNECT_SECONDS: Final = 5.0
 _CONNECT: Final = int(pb.BaseCommand.CONNECT)
 _CONNECTED: Final = int(pb.BaseCommand.CONNECTED)
 _LOOKUP: Final = int(pb.BaseCommand.LOOKUP)
@@ -29,16 +47,178 @@ _METADATA: Final = int(pb.BaseCommand.PARTITIONED_METADATA)
 _TC_CONNECT: Final = int(pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST)
 _CHALLENGE: Final = int(pb.BaseCommand.AUTH_CHALLENGE)
 _RESPONSE: Final = int(pb.BaseCommand.AUTH_RESPONSE)
-
 FROM_CLIENT: Final = frozenset({_CONNECT, _LOOKUP, _METADATA, _TC_CONNECT, _RESPONSE, *REQUESTS})
 FROM_BROKER: Final = frozenset({_CONNECTED, _LOOKUP_RESPONSE, _CHALLENGE})
 """What is put together, and seen."""
-
 _ASSIGN: Final = ASSIGN_TOPIC.rpartition("/")[2].encode()
 _TLS_ONLY: Final = (
     "a client cannot show its certificate to a broker through the front; authenticate by token, or give the client the service "
     "URL of its cluster"
 )
+
+
+class Cutter:
+    """One direction of a connection. `wanted`: the types that `feed` gives as whole frames.
+
+    `strict`: every frame has to begin with its type, as those of all known peers do; a client cannot hide a command otherwise.
+    """
+
+    __slots__ = ("_held", "_left", "_needed", "_strict", "wanted")
+
+    def __init__(self, wanted: Collection[int], *, strict: bool) -> None:
+        self.wanted = wanted
+        self._strict = strict
+        self._held = bytearray()
+        self._needed = _START_BYTES
+        self._left = 0
+
+    @property
+    def is_between(self) -> bool:
+        """True if all bytes that were given so far end with a frame."""
+        return not self._left
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The next segment: (PASSES, bytes) and (type, whole frame without its total size), in their order.
+
+        MalformedFrame, FrameTooLarge: close the connection.
+        """
+        left, end = self._left, len(data)
+        if left >= end:
+            self._left = left - end
+            return [(PASSES, data)] if data else []
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return []
+            data = bytes(self._held)
+            self._held.clear()
+            end = len(data)
+        return self._cut(data, left, end)
+
+    def _cut(self, data: bytes, at: int, end: int) -> list[tuple[int, bytes]]:
+        pieces: list[tuple[int, bytes]] = []
+        start, wanted = 0, self.wanted
+        self._left, self._needed = 0, _START_BYTES
+        while end - at >= _START_BYTES:
+            size = int.from_bytes(data[at : at + 4])
+            kind = data[at + 9]
+            if size < _LEAST_SIZE or data[at + 8] != _TYPE_TAG or kind > 127:
+                self._check(size)
+                kind = PASSES
+            stop = at + 4 + size
+            if kind in wanted:
+                if size > MAX_WANTED_BYTES:
+                    raise FrameTooLarge(f"a command {kind} of {size} bytes is announced, {MAX_WANTED_BYTES} are allowed")
+                if stop > end:
+                    self._needed = 4 + size
+                    break
+                if at > start:
+                    pieces.append((PASSES, data[start:at]))
+                pieces.append((kind, data[at + 4 : stop]))
+                start = at = stop
+            elif stop > end:
+                self._left = stop - end
+                at = end
+            else:
+                at = stop
+        if at > start:
+            pieces.append((PASSES, data[start:at] if at - start < end else data))
+        if at < end:
+            self._held += data[at:]
+        return pieces
+
+    def _check(self, size: int) -> None:
+        if size < _LEAST_SIZE:
+            raise MalformedFrame(f"a frame of {size} bytes has no room for a command; is the peer a Pulsar client or broker?")
+        if self._strict:
+            raise MalformedFrame("a command does not begin with its type, or has one that no client sends")
+
+
+def whole(frame: bytes) -> bytes:
+    """A frame that was cut out, with its total size again."""
+    return len(frame).to_bytes(4) + frame
+
+
+class FrontBrokers:
+    """The brokers of one cluster: those of its service URL, and those that lookups through the front have named."""
+
+    def __init__(self, name: str, config: ClusterConfig, runtime: Runtime) -> None:
+        self.name = name
+        self._hosts = parse_service_url(config.service_url)
+        self._runtime = runtime
+        self._context = _context(config)
+        self._known: dict[str, Address] = {str(each): each for each in self._hosts}
+        self._learned: dict[str, None] = {}
+        self._first = 0
+
+    def learn(self, *urls: str) -> None:
+        """A broker of the cluster has named these; the oldest of very many are forgotten."""
+        for url in filter(None, urls):
+            try:
+                address = parse_service_url(url)[0]
+            except InvalidConfiguration:
+                continue  # the client will complain
+            name = str(address)
+            if name in self._known and name not in self._learned:
+                continue  # of the configuration
+            self._learned.pop(name, None)
+            self._learned[name] = None
+            self._known[name] = address
+            if len(self._learned) > _MOST_KNOWN:
+                oldest = next(iter(self._learned))
+                del self._learned[oldest], self._known[oldest]
+
+    def named(self, broker: str) -> Address:
+        """The broker that a client wants to be led to. Refusal NotAllowedError for what is none of this cluster."""
+        address = self._known.get(broker.rpartition("://")[2])
+        if address is None:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"{broker[:80]!r} is not known as a broker of the cluster {self.name}; look the topic up again",
+            )
+        return address
+
+    async def connect(self, factory: Callable[[], P], to: Address | None) -> P:
+        """A connection to this broker, or to some one: the next when one does not answer. Refusal ServiceNotReady."""
+        failure: Exception | None = None
+        for address in self._in_turn() if to is None else [to]:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    return await self._connect(factory, address)
+            except (OSError, TimeoutError) as error:
+                failure = error
+                self._first += 1
+        raise Refusal(
+            ServerError.ServiceNotReady, f"no broker of the cluster {self.name} can be reached ({failure}); retry"
+        ) from failure
+
+    def _in_turn(self) -> list[Address]:
+        first = self._first % len(self._hosts)
+        return [*self._hosts[first:], *self._hosts[:first]]
+
+    async def _connect(self, factory: Callable[[], P], address: Address) -> P:
+        return await self._runtime.connect(
+            factory,
+            address.host,
+            address.port,
+            ssl_context=self._context if address.tls else None,
+            server_hostname=address.host,
+        )
+
+
+def _context(config: ClusterConfig) -> ssl.SSLContext:
+    """TLS without the coordinator's certificate: with it, the broker would take every client for the coordinator."""
+    files = TlsFiles(
+        trust_certs_file=config.tls_trust_certs_file_path,
+        validate_hostname=config.tls_enable_hostname_verification,
+        allow_insecure_connection=config.tls_allow_insecure_connection,
+    )
+    return Settings(tls=files).ssl_context()
 
 
 class Front(Protocol):

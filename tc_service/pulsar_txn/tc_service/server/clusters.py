@@ -1,23 +1,51 @@
-"""The clusters that take part in transactions: their names, who may take part in each, and how their participants are told."""
+"""The clusters that take part in transactions: their names, who may take part in each, and how their participants are told.
+
+`Clusters` are all of a service; `OneCluster` has the connections to the brokers of one, the driver of its ends, and the check
+of its participants. All instances of a service agree on how many coordinators there are, and compare the clusters' names: that
+is in the store's metadata, and several instances may start, or grow, at the same moment. Outcomes are decided elsewhere.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
+from pulsar_txn.broker.serving import coordinator_log_name
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.claims.claims import Claims
-from pulsar_txn.tc_service.claims.place import ClaimsPlace
-from pulsar_txn.tc_service.cluster.ends import WaitingEnd
-from pulsar_txn.tc_service.cluster.participants import decode, encode
-from pulsar_txn.tc_service.cluster.rules import Answer
+from pulsar_txn.ledger.protocols import LogStore, MetadataStore, StoreUnsupported, VersionConflict
+from pulsar_txn.tc_service.claims import Claims, ClaimsPlace, TopicClaims
+from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
+from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
+from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.cluster.ends import EndDriver, WaitingEnd
+from pulsar_txn.tc_service.cluster.participants import (
+    ClusterRefused,
+    ParticipantRefused,
+    check_cluster,
+    check_participant,
+    decode,
+    encode,
+    is_missing,
+)
+from pulsar_txn.tc_service.config import ClusterConfig
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
 
 logger = logging.getLogger("pulsar_txn.tc_service")
+
+
+_REMEMBERED: Final = 100_000
+"""Participants that were found there; the oldest is forgotten first, and looked for again."""
+
+_COUNT: Final = "/tc-service/coordinators"
+_CLUSTERS: Final = "/tc-service/clusters"
 
 
 class Cluster(Protocol):
@@ -205,3 +233,117 @@ class Clusters:
 def of_cluster(cluster: str, participants: Iterable[Participant]) -> tuple[Participant, ...]:
     """The participants as the machines of the coordinators know them."""
     return tuple(encode(cluster, each) for each in participants)
+
+
+class OneCluster:
+    """Implements `Cluster`. `repeat_after_seconds`: see `EndDriver`."""
+
+    def __init__(self, name: str, config: ClusterConfig, runtime: Runtime, repeat_after_seconds: float | None = None) -> None:
+        self.name = name
+        self._config = config
+        self._brokers = Brokers(name, config.service_url, config.settings(), runtime)
+        self._attempts = BrokerAttempts(self._brokers)
+        self._open = AsyncExitStack()
+        self._admin: AdminApi | None = None
+        self.place: ClaimsPlace = TopicClaims(self._brokers)
+        self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
+        self._found: dict[tuple[str, str | None], None] = {}
+
+    @property
+    def admin(self) -> AdminApi | None:
+        """Its admin API, where the configuration names one; after `start`."""
+        return self._admin
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `Cluster.tell`."""
+        self.driver.tell(effect, told)
+
+    def is_checked(self, participant: Participant) -> bool:
+        """See `Cluster.is_checked`."""
+        return (participant.topic, participant.subscription) in self._found
+
+    async def start(self) -> None:
+        """Look whether the cluster can take part. Raises ClusterRefused when its configuration, or ours, has to be changed.
+
+        A cluster that is away now does not keep the service from the others: its participants are told when it is back.
+        """
+        if self._config.admin_url:
+            self._admin = await self._open.enter_async_context(open_admin(self._config.admin_url, self._config.settings()))
+        try:
+            await check_cluster(self._brokers, self._attempts)
+        except ClusterRefused as refused:
+            if not refused.passes:
+                raise
+            logger.warning("%s. Everything that concerns it waits", refused)
+
+    async def check(self, participant: Participant) -> None:
+        """See `Cluster.check`."""
+        try:
+            await check_participant(self._brokers, participant, self._admin)
+        except ParticipantRefused as refused:
+            raise Refusal(ServerError.NotAllowedError, str(refused)) from None
+        except (PulsarError, AdminUnreachable) as error:
+            raise Refusal(ServerError.ServiceNotReady, f"the cluster {self.name} could not be asked: {error}; retry") from error
+        self._found[participant.topic, participant.subscription] = None
+        if len(self._found) > _REMEMBERED:
+            del self._found[next(iter(self._found))]
+
+    async def is_missing(self, topic: str) -> bool:
+        """See `Cluster.is_missing`."""
+        try:
+            return await is_missing(self._brokers, topic)
+        except (PulsarError, ParticipantRefused) as error:
+            logger.info("whether %s is in the cluster %s is not known: %s", topic, self.name, error)
+            return False
+
+    async def close(self) -> None:
+        """Tell nobody any more."""
+        await self.driver.close()
+        await self._brokers.close()
+        await self._open.aclose()
+
+
+async def agree_on_count(store: LogStore, wanted: int) -> int:
+    """Return how many coordinators there are: never less than there were, because each may have transactions to end.
+
+    Raises StoreUnsupported for a store whose coordinators are those of a broker.
+    """
+    has_logs = store.exists(coordinator_log_name(0))  # asked first: the number is stored before the first log is made
+    while True:
+        stored = await store.metadata.get(_COUNT)
+        if stored is None and has_logs:
+            raise StoreUnsupported("this folder belongs to a broker; give the coordinator a folder of its own")
+        before = 0 if stored is None else int(stored.data)
+        if before >= wanted:
+            if before > wanted:
+                logger.warning(
+                    "numberOfTransactionCoordinators=%d has no effect: there are %d, and each is needed", wanted, before
+                )
+            return before
+        try:
+            expected = -1 if stored is None else stored.version
+            await store.metadata.put(_COUNT, str(wanted).encode(), expected_version=expected)
+        except VersionConflict:
+            continue  # another instance started at the same moment
+        return wanted
+
+
+async def count_now(metadata: MetadataStore) -> int:
+    """Return how many coordinators there are; another instance may have added some."""
+    stored = await metadata.get(_COUNT)
+    return 0 if stored is None else int(stored.data)
+
+
+async def compare_clusters(metadata: MetadataStore, names: Iterable[str]) -> None:
+    """Warn when the instance that started last knew other clusters: decisions for those that are not here would wait."""
+    mine = sorted(names)
+    stored = await metadata.get(_CLUSTERS)
+    theirs: list[str] = mine if stored is None else json.loads(stored.data)
+    if theirs != mine:
+        logger.warning(
+            "the clusters here are %s; before, they were %s. Give all instances the same ones: what is decided for a cluster "
+            "waits while the instance that leads does not know it",
+            ", ".join(mine), ", ".join(theirs),
+        )  # fmt: skip
+    if stored is None or theirs != mine:
+        await metadata.put(_CLUSTERS, json.dumps(mine).encode())

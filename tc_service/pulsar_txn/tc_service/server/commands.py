@@ -1,15 +1,21 @@
 """The commands of the coordinator's clients: CONNECT, the search for the coordinators, and registrations.
 
-NEW_TXN and END_TXN are carried out as in the broker.
+END_TXN is carried out as in the broker, and so is NEW_TXN, unless a client says with it what the transaction writes to first:
+both come in one request, and in one sync of the log.
+
+Each client has a `Session`, and its connection is its sign of life. While it has one, its leases at the coordinators are
+renewed for it; when it has none for the time of a lease, the coordinators abort what it has open and never use its lanes
+again. Nothing here decides an outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pulsar_txn.broker.serving import (
     CHECK_HANDLERS,
@@ -17,22 +23,42 @@ from pulsar_txn.broker.serving import (
     MAX_PARTICIPANTS,
     REFUSALS,
     Answer,
+    Answering,
+    Authentication,
+    Bound,
+    BrokerConfig,
+    Coordinators,
+    GroupMember,
+    Introduction,
+    Limits,
+    OpenedTransactions,
+    TakeOvers,
+    TransactionalIds,
+    Turn,
+    asked,
     identify,
+    leave,
     on_end_txn,
+    on_new_txn,
     on_prepare_txn,
+    refuse_new_txn,
 )
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
+from pulsar_txn.wire.hot_tails import FirstParticipant
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName
 
-from .beginning import on_new, refusal_of, too_many
-from .clusters import of_cluster
-from .living import say_goodbye
-from .session import FrameHandler, Handler, Session
+from .clusters import Clusters, of_cluster
+from .leaders import Leaders
 
+if TYPE_CHECKING:
+    from pulsar_txn.tc.owners import Identity
+
+_Wanted: TypeAlias = dict[str, list[Participant]]
+"""Participants by cluster."""
 _PROTOCOL_VERSION: Final = 21
 _MAX_VERSION_LENGTH: Final = 256
 _SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
@@ -40,6 +66,177 @@ _NO_TOPICS: Final = (
     "this is a transaction coordinator, which has no topics; give the client the service URL of its cluster, and this address "
     "as coordinator="
 )
+
+
+class Services(Protocol):
+    """Services that the commands ask of the server."""
+
+    coordinators: Coordinators
+    transactional_ids: TransactionalIds | None
+    take_overs: TakeOvers | None
+    config: BrokerConfig
+    turn: Turn
+    clusters: Clusters
+    leaders: Leaders
+    service_url: str
+    service_url_tls: str
+    authentication: Authentication
+    limits: Limits
+    sessions: set[Session]
+
+    @property
+    def ends_groups(self) -> bool:
+        """True if the coordinators end several transactions by one record."""
+
+    @property
+    def checks(self) -> bool:
+        """True if the coordinators ask check groups."""
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """A participant as its cluster knows it, and that cluster."""
+
+
+Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
+
+
+FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
+
+
+class Session:
+    """The state of one client.
+
+    `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
+    transactional id; `taking_over`: see `TxnSession`. `incarnation`: what it calls this life of its process.
+    """
+
+    is_busy = False
+
+    def __init__(
+        self,
+        services: Services,
+        commands: Mapping[int, Handler],
+        requests: Mapping[int, FrameHandler],
+        connection: Answering,
+    ) -> None:
+        self.services = services
+        self.connection = connection
+        self.commands = commands
+        self.frames: Mapping[int, Callable[[bytes], None]] = {}
+        self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
+        urls = services.service_url, services.service_url_tls
+        self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
+        self.principal: str | None = None
+        self.superuser = False
+        self.identity: Identity | None = None
+        self.taking_over: Identity | None = None
+        self.incarnation: str | None = None
+        self.coordinators: set[int] = set()
+        """Those that it has connected to."""
+        self.opened = OpenedTransactions()
+        self.answers_checks = False
+        self.member: GroupMember | None = None
+        self.bound: Bound | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """A request that takes longer: it ends with the client."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def writable_changed(self, *, writable: bool) -> None:
+        """Note that it takes what it is asked, or does not."""
+        if self.member is not None:
+            self.services.coordinators.check_groups.writable_changed(self.member)
+
+    def ended(self) -> None:
+        """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over.
+
+        Those that it opened to end with its connection are aborted.
+        """
+        leave(self)
+        self.services.limits.leave_role(self.principal, self)
+        self.services.sessions.discard(self)
+        self.introduction.ended()
+        for task in self._tasks:
+            task.cancel()
+        self.requests.clear()  # no circle is left: a connection that ends is freed at once
+
+
+def renew(coordinators: Coordinators, sessions: Iterable[Session]) -> None:
+    """Renew the leases of clients that are connected."""
+    alive = {
+        (tc_id, session.principal, session.incarnation)
+        for session in sessions
+        if session.incarnation is not None
+        for tc_id in session.coordinators
+    }
+    for tc_id, principal, incarnation in alive:
+        coordinators.renew(tc_id, principal, incarnation, _not_needed)
+
+
+def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:
+    """A client that was believed gone hears of it when it goes on."""
+
+
+def on_new(session: Session, frame: bytes) -> None:
+    """NEW_TXN, with what it writes to first: nothing is opened when one of these cannot take part."""
+    first = hot_txn.first_participants_of(frame)
+    if not first:
+        on_new_txn(session, frame)
+        return
+    try:
+        wanted = _wanted(session.services.clusters, first)
+    except Refusal as refusal:
+        refuse_new_txn(session, frame, refusal.code, refusal.message)
+        return
+    if all(session.services.clusters.is_checked(*each) for each in wanted.items()):
+        on_new_txn(session, frame, _encoded(wanted))
+    else:
+        session.keep(asyncio.get_running_loop().create_task(_check_first(session, frame, wanted)))
+
+
+def _wanted(clusters: Clusters, first: Sequence[FirstParticipant]) -> _Wanted:
+    if len(first) > MAX_PARTICIPANTS:
+        raise too_many(len(first))
+    found: _Wanted = {}
+    for topic, subscription, cluster in first:
+        try:
+            participant = normalise(topic, subscription)
+        except ParticipantRefused as refused:
+            raise Refusal(ServerError.NotAllowedError, str(refused)) from None
+        found.setdefault(clusters.named(cluster), []).append(participant)
+    return found
+
+
+def _encoded(wanted: _Wanted) -> tuple[Participant, ...]:
+    return tuple(chain.from_iterable(of_cluster(cluster, each) for cluster, each in wanted.items()))
+
+
+async def _check_first(session: Session, frame: bytes, wanted: _Wanted) -> None:
+    """Ask the clusters whether the participants are there, and open the transaction. Always answers."""
+    for cluster, participants in wanted.items():
+        refusal = await refusal_of(session.services.clusters, cluster, participants)
+        if refusal is not None:
+            refuse_new_txn(session, frame, refusal.code, refusal.message)
+            return
+    on_new_txn(session, frame, _encoded(wanted))
+
+
+async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Participant]) -> Refusal | None:
+    """Return why one of them cannot take part, or could not be asked about; None when all can."""
+    try:
+        await clusters.check(cluster, participants)
+    except Refusal as refusal:
+        return refusal
+    except Exception as error:  # noqa: BLE001 - the client gets it, and may try again
+        return Refusal(ServerError.ServiceNotReady, f"cluster {cluster} could not be asked: {error}; retry")
+    return None
+
+
+def too_many(count: int) -> Refusal:
+    """Return what a request is answered that names more participants than one may."""
+    text = f"{count} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
+    return Refusal(ServerError.NotAllowedError, text)
 
 
 def on_connect(session: Session, body: Any) -> None:
@@ -143,8 +340,9 @@ async def _introduced(session: Session, body: Any) -> dict[str, int]:
     coordinators = session.services.coordinators
     await coordinators.connect(body.tc_id)
     if body.goodbye:
-        if session.incarnation is not None:
-            await say_goodbye(coordinators, body.tc_id, session.incarnation, session.principal)
+        incarnation = session.incarnation
+        if incarnation is not None:  # it has ended all that it began: its lanes may serve another one
+            await asked(lambda answer: coordinators.goodbye(body.tc_id, session.principal, incarnation, answer))
         return {}
     if body.incarnation:
         if session.incarnation not in (None, body.incarnation):
@@ -224,6 +422,7 @@ REQUESTS: Final[dict[int, FrameHandler]] = {
     hot_txn.END_TXN: on_end,
     pb.BaseCommand.PREPARE_TXN: on_prepare_txn,
 }
+
 
 COMMANDS: Final[dict[int, Handler]] = {
     pb.BaseCommand.CONNECT: on_connect,

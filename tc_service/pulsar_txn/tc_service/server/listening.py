@@ -17,10 +17,8 @@ from pulsar_txn.tc_service.cluster.admin import AdminApi
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
-from .agreed import agree_on_count, compare_clusters
-from .clusters import Clusters
+from .clusters import Clusters, OneCluster, agree_on_count, compare_clusters
 from .lives import is_shared, store_id
-from .one_cluster import OneCluster
 from .service import CoordinatorService
 
 logger = logging.getLogger("pulsar_txn.tc_service")

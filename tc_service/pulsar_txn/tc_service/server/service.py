@@ -37,15 +37,11 @@ from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.wire.ids import Participant
 
-from .agreed import count_now
-from .clusters import Clusters
-from .commands import COMMANDS, REQUESTS
-from .first_commits import FirstCommits
-from .following import Following
+from .clusters import Clusters, count_now
+from .commands import COMMANDS, REQUESTS, Session, renew
 from .leaders import Address, Leaders
-from .lives import LogLives
-from .living import renew
-from .session import Session
+from .lives import FirstCommits, LogLives
+from .timelines import Following
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 

@@ -1,19 +1,31 @@
-"""The timelines of the coordinators of one service: each follows the records of its coordinator.
+"""Knowledge of the service about its transactions beside their state: their timelines, and the ends to be told once more.
 
-They are in memory, and bounded: what is open, and the transactions that ended last. After a restart, or where another instance
-leads from now on, they are what the log has from its snapshot on. The times at which participants were told are not in the log.
+A story is a list of events in the order in which they happened, as the records of a coordinator say and as the drivers of ends
+saw it. Times are milliseconds since the epoch; 0 where a snapshot has taken the place of the records.
+
+Stories are in memory, and bounded: what is open, and the transactions that ended last. After a restart, or where another
+instance leads from now on, they are what the log has from its snapshot on. The times at which participants were told are not
+in the log.
+
+The driver repeats each end once, in memory (`cluster.ends`). When the process dies before that, the next one, or the instance
+that leads then, finds these ends here: from the records of the log, and from what was stored beside its snapshot. Nothing here
+changes a transaction.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from pulsar_txn.broker.serving import Histogram
+from pulsar_txn.broker.serving import Histogram, Turn
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc.causes import Cause, cause_of
 from pulsar_txn.tc.ids import most_of_lane
+from pulsar_txn.tc.owners import Owner
 from pulsar_txn.tc.records import (
     ADD_PARTITION,
     ADD_SUBSCRIPTION,
@@ -26,34 +38,307 @@ from pulsar_txn.tc.records import (
     Entry,
     Record,
 )
-from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus, coordinator_of
+from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
+from pulsar_txn.tc_service.cluster.participants import decode, encode
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
-from .recent_ends import End, RecentEnds
-from .stories import (
-    Begun,
-    Checked,
-    Decided,
-    Done,
-    Event,
-    Held,
-    Parked,
-    Prepared,
-    Registered,
-    Resumed,
-    Story,
-    Told,
-    participants_of,
-)
+from .clusters import Clusters
 
 logger = logging.getLogger("pulsar_txn.tc_service")
+
+_FORMAT: Final = 1
+_MOST_PARTICIPANTS: Final = 4096
+"""Of one coordinator: writing so many beside a snapshot takes a few milliseconds. The oldest are dropped."""
 
 _EVENTS_PER_STORY: Final = 16
 """How many events the stories of what has ended may have, on average: one of a thousand participants is a long one."""
 _new: Final = tuple.__new__
 """Makes an event of all its fields: a third of what a call of its class takes, eight times in a transaction."""
-_WAITS: Final[dict[int, Callable[[int], Event]]] = {PREPARED: Prepared, PARKED: Parked, RESUMED: Resumed}
 _DECISIONS: Final = (TxnStatus.COMMITTING, TxnStatus.ABORTING)
 _HOLDS: Final = (TxnStatus.HELD, TxnStatus.OPEN)
+FRONT: Final = "front"
+"""The name of the coordinators for unchanged clients, beside those that give lanes."""
+
+_MOST_TOUCHED: Final = 10_000
+
+
+class Begun(NamedTuple):
+    """The transaction has its id. `incarnation`: None where a snapshot does not say it, or the client has none."""
+
+    at_ms: int
+    txn_id: TxnId
+    owner: Owner
+    timeout_ms: int
+    incarnation: str | None
+    check_group: str | None = None
+
+
+class Registered(NamedTuple):
+    """Participants have joined. The topics are as the coordinator's machine knows them, with their cluster."""
+
+    at_ms: int
+    participants: tuple[tuple[str, str | None], ...]
+
+
+class Checked(NamedTuple):
+    """Members of its check group have begun so many questions in all; the time is that of the last one."""
+
+    at_ms: int
+    times: int
+
+
+class Prepared(NamedTuple):
+    """Event: it waits for its end as long as it takes."""
+
+    at_ms: int
+
+
+class Held(NamedTuple):
+    """Event: it waits for an administrator, because nobody here can know its outcome; or no longer.
+
+    `cause`: a number of `Cause`.
+    """
+
+    at_ms: int
+    cause: int
+    is_over: bool
+
+
+class Parked(NamedTuple):
+    """Its check group did not know: it waits for an operator."""
+
+    at_ms: int
+
+
+class Resumed(NamedTuple):
+    """An operator has its check group asked again."""
+
+    at_ms: int
+
+
+class Decided(NamedTuple):
+    """COMMITTING or ABORTING. `cause`: a number of `Cause`; None where a snapshot does not say it."""
+
+    at_ms: int
+    status: int
+    cause: int | None
+
+
+class Told(NamedTuple):
+    """One participant holds the outcome, after so many attempts."""
+
+    at_ms: int
+    cluster: str
+    participant: Participant
+    attempts: int
+
+
+class Done(NamedTuple):
+    """All participants hold the outcome."""
+
+    at_ms: int
+
+
+Event: TypeAlias = Begun | Registered | Checked | Prepared | Held | Parked | Resumed | Decided | Told | Done
+
+
+Story: TypeAlias = list[Event]
+
+
+_OUTCOME: Final = {
+    TxnStatus.COMMITTING: "commit",
+    TxnStatus.COMMITTED: "commit",
+    TxnStatus.ABORTING: "abort",
+    TxnStatus.ABORTED: "abort",
+}
+
+
+_BY: Final = {
+    Cause.CLIENT: "client",
+    Cause.TIMEOUT: "timeout",
+    Cause.LEASE: "lease",
+    Cause.GOODBYE: "goodbye",
+    Cause.FENCED: "fence",
+    Cause.OPERATOR: "operator",
+    Cause.CHECKED: "check",
+    Cause.DISCONNECTED: "disconnect",
+    Cause.UNANSWERED: "unanswered checks",
+    Cause.RESTORED: "restored log",
+    Cause.DOUBT: "cluster that was not claimed",
+}
+
+
+def by(cause: int | None) -> str:
+    """Return who decided, in a word."""
+    known = None if cause is None else cause_of(cause)
+    return "unknown" if known is None else _BY[known]
+
+
+def outcome_word(status: int) -> str:
+    """`commit` or `abort`."""
+    return _OUTCOME[TxnStatus(status)]
+
+
+def owner_of(story: Story) -> str | None:
+    """The role that owns the transaction; None without authentication."""
+    return next((event.owner[0] for event in story if isinstance(event, Begun)), None)
+
+
+def id_of(story: Story) -> TxnId | None:
+    """Its id."""
+    return next((event.txn_id for event in story if isinstance(event, Begun)), None)
+
+
+def participants_of(story: Story) -> Iterator[tuple[str, str | None]]:
+    """Everything that has joined, with its cluster in the topic."""
+    for event in story:
+        if isinstance(event, Registered):
+            yield from event.participants
+
+
+def shown(story: Story) -> dict[str, Any]:
+    """The story as JSON has it, with how long each part of it took (milliseconds)."""
+    begun = next(event for event in story if isinstance(event, Begun))
+    principal, identity = begun.owner
+    times = _times(story)
+    answer: dict[str, Any] = {
+        "txnId": f"({begun.txn_id.most},{begun.txn_id.least})",
+        "state": _state(story),
+        "timeoutMs": begun.timeout_ms,
+        "events": list(_events(story)),
+        "durationsMs": {
+            name: times[last] - times[first]
+            for name, first, last in (("open", Begun, Decided), ("ending", Decided, Done), ("whole", Begun, Done))
+            if times.get(first) and times.get(last)
+        },
+        "isWhole": all(event.at_ms for event in story),
+    }
+    if principal is not None:
+        answer["owner"] = principal
+    if identity is not None:
+        answer |= {"transactionalId": identity[0], "epoch": identity[1]}
+    if begun.incarnation is not None:
+        answer["incarnation"] = begun.incarnation
+    if begun.check_group is not None:
+        answer["checkGroup"] = begun.check_group
+    return answer
+
+
+def _state(story: Story) -> str:
+    decided = next((event for event in story if isinstance(event, Decided)), None)
+    if decided is None:
+        held = [event for event in story if isinstance(event, Held)]
+        if held and not held[-1].is_over:
+            return "HELD"
+        waits = next((event for event in reversed(story) if isinstance(event, Prepared | Parked | Resumed)), None)
+        return "PREPARED" if isinstance(waits, Prepared) else "PARKED" if isinstance(waits, Parked) else "OPEN"
+    is_done = any(isinstance(event, Done) for event in story)
+    return {"commit": ("COMMITTING", "COMMITTED"), "abort": ("ABORTING", "ABORTED")}[outcome_word(decided.status)][is_done]
+
+
+def _times(story: Story) -> dict[type, int]:
+    return {type(event): event.at_ms for event in reversed(story)}
+
+
+def _events(story: Story) -> Iterator[dict[str, Any]]:
+    decided_ms = _times(story).get(Decided, 0)
+    for event in story:
+        match event:
+            case Begun():
+                yield {"at": event.at_ms, "event": "begun"}
+            case Registered():
+                yield {"at": event.at_ms, "event": "registered", "participants": list(map(place, _named(event.participants)))}
+            case Checked():
+                yield {"at": event.at_ms, "event": "checked", "count": event.times}
+            case Prepared():
+                yield {"at": event.at_ms, "event": "prepared"}
+            case Held():
+                what = "released" if event.is_over else "held"
+                yield {"at": event.at_ms, "event": what} | ({} if event.is_over else {"because": by(event.cause)})
+            case Parked():
+                yield {"at": event.at_ms, "event": "parked"}
+            case Resumed():
+                yield {"at": event.at_ms, "event": "resumed"}
+            case Decided():
+                yield {
+                    "at": event.at_ms,
+                    "event": "decided",
+                    "outcome": outcome_word(event.status),
+                    "by": by(event.cause),
+                }
+            case Told():
+                where = place((event.cluster, event.participant))
+                yield {"at": event.at_ms, "event": "told", **where, "attempts": event.attempts} | (
+                    {"afterMs": event.at_ms - decided_ms} if decided_ms else {}
+                )
+            case Done():
+                yield {"at": event.at_ms, "event": "done"}
+
+
+def _named(participants: Iterable[tuple[str, str | None]]) -> Iterator[tuple[str, Participant]]:
+    return (decode(Participant(topic, subscription)) for topic, subscription in participants)
+
+
+def place(where: tuple[str, Participant]) -> dict[str, str]:
+    """A participant as JSON has it."""
+    cluster, participant = where
+    named = {"cluster": cluster, "topic": participant.topic}
+    return named if participant.subscription is None else named | {"subscription": participant.subscription}
+
+
+class End(NamedTuple):
+    """A transaction that ended. `participants`: topics with their cluster, and subscriptions there."""
+
+    at_ms: int
+    txn_id: TxnId
+    is_commit: bool
+    participants: tuple[tuple[str, str | None], ...]
+
+
+class RecentEnds:
+    """The ends of the last `delay_ms`, by the times of the log. 0: none are kept."""
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_ms = delay_ms
+        self._ends: deque[End] = deque()
+        self._participants = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, end: End) -> None:
+        """This transaction has ended last."""
+        if not self._delay_ms or not end.participants:
+            return
+        self._ends.append(end)
+        self._participants += len(end.participants)
+        until_ms = end.at_ms - self._delay_ms
+        while self._ends[0].at_ms <= until_ms or (self._participants > _MOST_PARTICIPANTS and len(self._ends) > 1):
+            self._participants -= len(self._ends.popleft().participants)
+
+    def not_repeated(self) -> Iterator[tuple[End, int]]:
+        """Those that may not have been repeated before the log ended, and when each is due: after the time of the log."""
+        return ((end, end.at_ms + self._delay_ms) for end in list(self._ends))
+
+    def stored(self) -> bytes:
+        """All of them as bytes."""
+        ends = [[end.at_ms, *end.txn_id, end.is_commit, end.participants] for end in self._ends]
+        return json.dumps({"format": _FORMAT, "ends": ends}, separators=(",", ":")).encode()
+
+    def restore(self, data: bytes) -> None:
+        """The inverse of `stored`; snapshots of older versions have nothing. WireError."""
+        if not data:
+            return
+        found = json.loads(data)
+        if found["format"] > _FORMAT:
+            raise WireError(f"ends beside a snapshot in format {found['format']}; this version reads up to {_FORMAT}")
+        for at_ms, most, least, is_commit, participants in found["ends"]:
+            names = tuple((topic, subscription) for topic, subscription in participants)
+            self.add(End(at_ms, TxnId(most, least), is_commit, names))
+
+
+_WAITS: Final[dict[int, Callable[[int], Event]]] = {PREPARED: Prepared, PARKED: Parked, RESUMED: Resumed}
 
 
 class Ended:
@@ -258,3 +543,61 @@ class Timelines:
         timeline = self.of.get(coordinator_of(txn_id.most))
         if timeline is not None:
             timeline.told(txn_id, cluster, participant, attempts, now_ms)
+
+
+class Following:
+    """Follows all coordinators of a service. `lanes`: those of our clients; `front`: those of unchanged ones.
+
+    `most`: see `Ended`; `repeat_delay_ms`: see `RecentEnds`.
+    """
+
+    def __init__(self, clusters: Clusters, turn: Turn, *, most: int, repeat_delay_ms: int) -> None:
+        ended, seconds = Ended(most), turn.runtime.monotonic
+        self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+        self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+        self.touched: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
+        """Participants (cluster, topic, subscription), and when they were told last: the newest are at the end."""
+        self.watch: Callable[[str, TellParticipant], None] = lambda _cluster, _effect: None
+        """Called with each participant that holds its outcome, and its cluster."""
+        self._clusters = clusters
+        self._turn = turn
+        clusters.watch(self._told)
+
+    def story(self, txn_id: TxnId) -> Story | None:
+        """Return what is known of a transaction; None for nothing."""
+        return self._of(txn_id).story(txn_id)
+
+    def ended_at(self, cluster: str, participant: Participant) -> list[End]:
+        """Transactions that have ended there, of those that are remembered."""
+        named = encode(cluster, participant)
+        found: list[End] = []
+        for _, timeline in self.timelines():
+            found += [end for end in timeline.ends() if (named.topic, named.subscription) in end.participants]
+        return found
+
+    def timelines(self) -> Iterator[tuple[str, Timeline]]:
+        """Each with the number of its coordinator, as metrics name it."""
+        for prefix, found in (("", self.lanes), (f"{FRONT}-", self.front)):
+            for tc_id, timeline in sorted(found.of.items()):
+                yield f"{prefix}{tc_id}", timeline
+
+    def _of(self, txn_id: TxnId) -> Timelines:
+        return self.lanes if txn_id.most & LANE_BIT else self.front
+
+    def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
+        now_ms, participant, txn_id = self._turn.clock.now_ms(), effect.participant, effect.txn_id
+        (self.lanes if txn_id.most & LANE_BIT else self.front).told(txn_id, cluster, participant, attempts, now_ms)
+        self.watch(cluster, effect)
+        key = (cluster, participant.topic, participant.subscription)
+        self.touched[key] = now_ms
+        self.touched.move_to_end(key)
+        if len(self.touched) > _MOST_TOUCHED:
+            self.touched.popitem(last=False)
+
+    def _repeat(self, end: End, due_ms: int) -> None:
+        """A process before this one may have told this once only."""
+        action = TxnAction.COMMIT if end.is_commit else TxnAction.ABORT
+        seconds = max(0, due_ms - self._turn.clock.now_ms()) / 1000
+        for topic, subscription in end.participants:
+            effect = TellParticipant(end.txn_id, Participant(topic, subscription), action, NO_WATERMARK)
+            self._clusters.repeat(effect, seconds)

@@ -19,13 +19,17 @@ from pulsar_txn.ledger.protocols import LeaseLost, LogDamaged
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.wire.ids import Position
 
-from .errors import LogTopicRefused
-from .fold import LogFold
-from .frames import Frame, Kind, Record, encode
-from .line import level_of, pause_seconds
-from .place import Place
-from .tail import Tail
-from .writer import EXCLUSIVE_WITH_FENCING, WAIT_FOR_EXCLUSIVE, Writer
+from .frames import Frame, Kind, LogFold, Record, encode
+from .topic import (
+    EXCLUSIVE_WITH_FENCING,
+    WAIT_FOR_EXCLUSIVE,
+    LogSubscription,
+    LogTopicRefused,
+    Tail,
+    Writer,
+    level_of,
+    pause_seconds,
+)
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -42,7 +46,7 @@ class Claimed:
     fold: LogFold
     writer: Writer
     tail: Tail
-    place: Place
+    subscription: LogSubscription
     at: float
 
     @property
@@ -73,7 +77,7 @@ class Candidate:
         self.name = name
         self._around = around
         self._topic = topic
-        self._place = Place(around.brokers, topic)
+        self._subscription = LogSubscription(around.brokers, topic)
         self._tail: Tail
         self._receipts: list[Position | None] = []
 
@@ -103,7 +107,7 @@ class Candidate:
             try:
                 at = await self._lead(writer, advertised)
                 self._check(mark)
-                return Claimed(self.fold, writer, self._tail, self._place, at)
+                return Claimed(self.fold, writer, self._tail, self._subscription, at)
             except (PulsarError, LeaseLost) as error:
                 await writer.close()
                 self._check_final(error)
@@ -118,7 +122,7 @@ class Candidate:
         failures = 0
         while True:
             try:
-                return await self._place.make()
+                return await self._subscription.make()
             except PulsarError as error:
                 self._check_final(error)
                 logger.log(level_of(failures), "%s is not there yet: %s", self._topic, error)
@@ -205,16 +209,16 @@ class Candidate:
         tail = self._tail
         spread = 1 + _SPREAD * self._around.brokers.runtime.random()  # those who wait had better not act at one moment
         pause = spread * self._around.lease_seconds / _LOOKS_PER_LEASE
-        silent, heard, ties = 0, tail.heard, tail.ties
+        silent, heard, attachments = 0, tail.heard, tail.attachments
         while silent < _LOOKS_PER_LEASE:
             await asyncio.sleep(pause)
             if tail.failure is not None:
                 raise tail.failure
-            if tail.ties != ties and ties:
+            if tail.attachments != attachments and attachments:
                 return False
             if tail.heard == heard and tail.is_attached:
                 silent += 1
             else:
                 silent = 0
-            heard, ties = tail.heard, tail.ties
+            heard, attachments = tail.heard, tail.attachments
         return True

@@ -1,15 +1,21 @@
-"""An open log: this instance leads it. What is readable is in memory as well; the topic makes it durable."""
+"""An open log: this instance leads it. What is readable is in memory as well; the topic makes it durable.
+
+Its frames are filled in a turn of the loop, sent in order, and confirmed in order (`FrameQueue`). Nothing counts as durable
+before it is known to be in the topic.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
-from pulsar_txn.ledger.handles import BaseLog, SnapshotParts, new_waiter
+from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, SnapshotParts, new_waiter
 from pulsar_txn.ledger.pressure import Pressure
 from pulsar_txn.ledger.protocols import (
     Buffer,
@@ -21,13 +27,19 @@ from pulsar_txn.ledger.protocols import (
     Snapshot,
     StoreUnsupported,
 )
+from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 from .candidate import Claimed
-from .frame_queue import FrameQueue
-from .frames import HEADER_BYTES, RECORD_BYTES, Kind, Record, end_of_snapshot
+from .frames import HEADER_BYTES, RECORD_BYTES, Frame, Kind, Record, encode, end_of_snapshot
 
 logger = logging.getLogger("pulsar_txn.tc_service")
+
+_MOST_IN_FLIGHT: Final = 16
+"""Frames that are not confirmed; what comes meanwhile shares the next ones, so frames grow with the load."""
+
+FRAME_BYTES: Final = 1 << 20
+"""A frame takes no further record from here on."""
 
 _BEATS_PER_LEASE: Final = 4
 _UNANSWERED_SECONDS: Final = 30.0
@@ -39,6 +51,155 @@ _SEND_OVERHEAD_BYTES: Final = 1024
 _REWRITE_FRAMES: Final = 1024
 _REWRITE_BYTES_PER_FRAME: Final = 256
 """A log that is idle is written again when its beats and old records are so many more than what is needed of it."""
+
+
+class FrameGroup(CommitGroup):
+    """A frame that still takes records, and what waits for it."""
+
+    __slots__ = ("entries", "records", "size")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Record] = []
+        self.entries = 0
+        self.size = 0
+
+
+class _Sent(NamedTuple):
+    group: FrameGroup
+    frame: Frame
+    at: float
+
+
+class FrameQueue:
+    """Implements `ledger.handles.GroupHost` for one log.
+
+    `send` takes an encoded frame. `confirmed_at` is the time at which the newest confirmed frame was sent, `sent_at` that of
+    the last one sent.
+    """
+
+    max_value_bytes = MAX_VALUE_BYTES
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        pressure: Pressure,
+        epoch: int,
+        log: TopicLog,
+        send: Callable[[bytes], None],
+        claimed_at: float,
+    ) -> None:
+        self.open_group: FrameGroup = FrameGroup()
+        self.tally = Tally()
+        self.confirmed_at = claimed_at
+        self.sent_at = claimed_at
+        self._runtime = runtime
+        self._pressure = pressure
+        self._epoch = epoch
+        self._log = log
+        self._send = send
+        self._sequence = 1  # 0 was the claim
+        self._ready: deque[tuple[FrameGroup, Frame]] = deque()
+        self._in_flight: deque[_Sent] = deque()
+        self._awake = False
+        self._ended = False
+
+    @property
+    def newest(self) -> FrameGroup | None:
+        """The last group that has something to be confirmed."""
+        if self.open_group:
+            return self.open_group
+        if self._ready:
+            return self._ready[-1][0]
+        return self._in_flight[-1].group if self._in_flight else None
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes that are not confirmed."""
+        waiting = sum(group.bytes for group, _ in self._ready) + sum(sent.group.bytes for sent in self._in_flight)
+        return self.open_group.bytes + waiting
+
+    def unanswered_seconds(self) -> float:
+        """Return how long the oldest frame waits for its receipt; 0 when none does."""
+        return self._runtime.monotonic() - self._in_flight[0].at if self._in_flight else 0.0
+
+    def make_room(self, size: int) -> None:
+        """Close the open frame if a record of so many bytes would make it too large."""
+        group = self.open_group
+        if group.records and group.size + size + RECORD_BYTES > FRAME_BYTES:
+            self._close_group()
+            self._pump()
+
+    def add(self, record: Record, *, is_new: bool = False) -> None:
+        """One more record of the open frame; `make_room` was asked, and the log has joined it. `is_new`: a further entry."""
+        group, size = self.open_group, len(record.data)
+        group.records.append(record)
+        group.entries += is_new
+        group.size += size + RECORD_BYTES
+        self.count(size)
+
+    def count(self, size: int) -> None:
+        """So many bytes joined the open group."""
+        self.open_group.bytes += size
+        self._pressure.enter(size)
+
+    def wake(self) -> None:
+        """Something joined: send it when the turn ends."""
+        if not self._awake and not self._ended:
+            self._awake = True
+            asyncio.get_running_loop().call_soon(self._turn_ends)
+
+    def _turn_ends(self) -> None:
+        self._awake = False
+        if len(self._in_flight) < _MOST_IN_FLIGHT:
+            self._close_group()
+            self._pump()
+
+    def _close_group(self) -> None:
+        group = self.open_group
+        if not group or self._ended:
+            return
+        group.seal()
+        self.open_group = FrameGroup()
+        log = self._log
+        next_entry = log.next_entry - group.entries
+        frame = Frame(self._epoch, self._sequence, next_entry, log.first_entry, log.finished_snapshot, group.records)
+        self._sequence += 1
+        self._ready.append((group, frame))
+
+    def _pump(self) -> None:
+        while self._ready and len(self._in_flight) < _MOST_IN_FLIGHT:
+            group, frame = self._ready.popleft()
+            self.sent_at = self._runtime.monotonic()
+            self._in_flight.append(_Sent(group, frame, self.sent_at))
+            self._send(encode(frame))
+
+    @property
+    def oldest(self) -> Frame | None:
+        """The oldest frame that was sent and is not confirmed; its sequence is its number at the writer."""
+        return self._in_flight[0].frame if self._in_flight else None
+
+    def confirm(self, sequence: int) -> None:
+        """The frames up to this one are in the topic, and count."""
+        while self._in_flight and self._in_flight[0].frame.sequence <= sequence:
+            sent = self._in_flight.popleft()
+            self.confirmed_at = sent.at
+            sent.group.confirm()
+            self._pressure.leave(sent.group.bytes)
+        if not self._ended:
+            self._pump()
+            self._turn_ends()
+
+    def end(self, error: LedgerError) -> None:
+        """Nothing more is sent or confirmed."""
+        self._ended = True
+        groups = [sent.group for sent in self._in_flight] + [group for group, _ in self._ready] + [self.open_group]
+        self._in_flight.clear()
+        self._ready.clear()
+        self.open_group = FrameGroup()
+        for group in groups:
+            group.fail(error)
+            self._pressure.leave(group.bytes)
 
 
 class TopicLog(BaseLog):
@@ -70,7 +231,7 @@ class TopicLog(BaseLog):
         self._fold = fold
         self._writer = writer
         self._tail = claimed.tail
-        self._place = claimed.place
+        self._subscription = claimed.subscription
         self._runtime = runtime
         self._lease_seconds = lease_seconds
         self._on_closed = on_closed
@@ -90,7 +251,7 @@ class TopicLog(BaseLog):
     def fresh(self) -> bool:
         """True if nobody else can lead this log at this moment, so that the state in memory is the newest.
 
-        False after a lease without a confirmed frame, and while there is no tie to the broker: an answer that follows from
+        False after a lease without a confirmed frame, and while it is not attached to the broker: an answer that follows from
         memory has to wait for a frame then (`refresh`).
         """
         is_in_time = self._runtime.monotonic() < self.store.confirmed_at + self._lease_seconds
@@ -293,7 +454,7 @@ class TopicLog(BaseLog):
         where = self._fold.drop()
         try:
             if where is not None:
-                await self._place.drop_until(where)
+                await self._subscription.drop_until(where)
         except PulsarError as error:
             logger.info("log %r: its topic is trimmed later: %s", self._name, error)
         self._trimmed_at = self._runtime.monotonic()

@@ -1,38 +1,133 @@
 """A store of logs in the topics of one Pulsar cluster (protocol `LogStore`), shared by several instances.
 
-Each log is led by one instance at a time: `open` returns when it is this one. The metadata is written by all of them.
+Each log is led by one instance at a time: `open` returns when it is this one. The metadata is written by all of them. The names
+of the topics are made here. A namespace whose policies would lose a log is refused, with what to change; no policy is ever
+changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Self
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Self
+from urllib.parse import quote
 
 import attrs
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime, Settings
+from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
-from pulsar_txn.ledger.protocols import LedgerError, Log, LogClosed, LogExists, LogNotFound, MetadataStore, VersionConflict
+from pulsar_txn.ledger.protocols import (
+    LedgerError,
+    Log,
+    LogClosed,
+    LogExists,
+    LogNotFound,
+    MetadataStore,
+    NameRefused,
+    VersionConflict,
+)
+from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 
 from .candidate import Candidate, Surroundings
-from .checks import check_namespace
 from .log import TopicLog
-from .metadata_records import Op
-from .names import DEFAULT_NAMESPACE, DEFAULT_PREFIX, check_log_name, check_place, log_topic, metadata_topic
-from .place import Place
-from .shared_metadata import SharedMetadata
+from .metadata import Op, SharedMetadata
+from .topic import LogSubscription, LogTopicRefused
 
 logger = logging.getLogger("pulsar_txn.tc_service")
+
+DEFAULT_NAMESPACE: Final = "pulsar/system"
+"""Brokers never expire, evict or delete what is in it."""
+
+DEFAULT_PREFIX: Final = "pulsar-txn"
+MAX_LOG_NAME_BYTES: Final = 512
+
+_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 DEFAULT_LEASE_MS: Final = 5000
 _LOG: Final = "log:"
 """Keys of the metadata that are the store's own: which number a log has. Paths begin with a slash."""
 
 _NUMBERS: Final = "log-numbers"
+
+
+def check_log_name(name: str) -> None:
+    """NameRefused for a name that no topic can have."""
+    check_name("log", name)
+    size = len(name.encode())
+    if not 0 < size <= MAX_LOG_NAME_BYTES:
+        raise NameRefused(f"log {name[:60]!r}… has {size} bytes; in a topic, names have 1 to {MAX_LOG_NAME_BYTES}")
+
+
+def check_place(namespace: str, prefix: str) -> None:
+    """ValueError for what is no `tenant/namespace`, or no beginning of a topic's name."""
+    parts = namespace.split("/")
+    if len(parts) != 2 or not all(map(_PART.fullmatch, parts)):
+        raise ValueError(f"{namespace!r} is no namespace; write tenant/namespace")
+    if not _PART.fullmatch(prefix):
+        raise ValueError(f"{prefix!r} cannot begin the name of a topic; use letters, digits, '-' and '_'")
+
+
+def metadata_topic(namespace: str, prefix: str) -> str:
+    """The topic of the metadata of a store."""
+    return f"persistent://{namespace}/{prefix}-metadata"
+
+
+def log_topic(namespace: str, prefix: str, ledger_id: int, name: str) -> str:
+    """The topic of a log. A log that was deleted and made again has another number, and another topic."""
+    readable = quote(name.rpartition("/")[2], safe="").replace("%", "=")[-100:]
+    return f"persistent://{namespace}/{prefix}-log-{ledger_id}-{readable}"
+
+
+async def check_namespace(namespace: str, admin_url: str, settings: Settings) -> None:
+    """LogTopicRefused for a namespace that would lose what is in it; a warning where that cannot be found out.
+
+    Brokers keep what is in `pulsar/system`, whatever its policies are.
+    """
+    if namespace == DEFAULT_NAMESPACE:
+        return
+    if not admin_url:
+        logger.warning(
+            "whether the namespace %s keeps messages is not known without adminUrl: it needs no message TTL, no eviction of its"
+            " backlog, and no expiry of subscriptions and inactive topics; %s has none",
+            namespace, DEFAULT_NAMESPACE,
+        )  # fmt: skip
+        return
+    try:
+        async with open_admin(admin_url, settings) as admin:
+            policies = await admin.get(f"/admin/v2/namespaces/{namespace}")
+    except AdminUnreachable as error:
+        logger.warning("the policies of %s are not known: %s", namespace, error)
+        return
+    except AdminRefused as error:
+        raise LogTopicRefused(f"the namespace {namespace} cannot be used for logs: {error}") from None
+    found = list(dangers(namespace, policies))
+    if found:
+        raise LogTopicRefused(f"the namespace {namespace} would lose logs: {'; '.join(found)}; or use {DEFAULT_NAMESPACE}")
+
+
+def dangers(namespace: str, policies: Mapping[str, Any]) -> Iterator[str]:
+    """Return what would lose a log, each with what to do."""
+    if policies.get("message_ttl_in_seconds"):
+        yield f"messages expire; pulsar-admin namespaces remove-message-ttl {namespace}"
+    for kind, quota in (policies.get("backlog_quota_map") or {}).items():
+        if quota.get("policy") == "consumer_backlog_eviction":
+            yield f"its backlog is evicted; pulsar-admin namespaces remove-backlog-quota --type {kind} {namespace}"
+    if policies.get("subscription_expiration_time_minutes"):
+        yield f"subscriptions expire; pulsar-admin namespaces set-subscription-expiration-time --time 0 {namespace}"
+    inactive = policies.get("inactive_topic_policies") or {}
+    if inactive.get("deleteWhileInactive"):
+        yield f"inactive topics are deleted; pulsar-admin namespaces remove-inactive-topic-policies {namespace}"
+    if policies.get("schema_validation_enforced"):
+        yield f"messages need a schema; pulsar-admin namespaces set-schema-validation-enforce --disable {namespace}"
+    if policies.get("encryption_required"):
+        yield f"messages must be encrypted; pulsar-admin namespaces set-encryption-required --disable {namespace}"
+    if len(policies.get("replication_clusters") or ()) > 1:
+        yield "it is replicated to other clusters, whose messages would come in between"
 
 
 class TopicStore:
@@ -165,7 +260,7 @@ class TopicStore:
             await log.close()
         await self._shared.change(Op.DELETE, _LOG + name)
         try:
-            await Place(self._brokers, topic).remove()
+            await LogSubscription(self._brokers, topic).remove()
         except PulsarError as error:
             logger.warning("the topic %s of the deleted log %r is still there: %s", topic, name, error)
 

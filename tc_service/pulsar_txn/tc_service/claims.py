@@ -3,7 +3,12 @@
 A cluster takes participants only while the claims are held. A register says which life of a log was the last one, and how far
 the log had come when participants were told of its decisions. So a start can see that its log is not the one that was told
 from: see `tc.lives`. It changes by compare-and-set alone, so a process that goes on with a copy of the log takes it away from
-the other one.
+the other one. Claims never tell a participant anything.
+
+They are in topics of the cluster. `pulsar-txn-claims` is a small metadata store with compare-and-set, which all services write
+to (`topic_ledger.metadata`): a claim has happened when it was read back. The topic `pulsar-txn-claims-<store>` has one
+exclusive producer, the process that has the store: so a copy of a folder waits while its original lives. Instances that share
+a store are producers beside each other.
 """
 
 from __future__ import annotations
@@ -13,32 +18,118 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
 from pulsar_txn.client.errors import PulsarError
-from pulsar_txn.ledger.protocols import LedgerError, MetadataStore, VersionConflict
+from pulsar_txn.ledger.protocols import LeaseLost, LedgerError, MetadataStore, VersionConflict
+from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.topic_ledger.metadata import SharedMetadata
+from pulsar_txn.tc_service.topic_ledger.topic import EXCLUSIVE, SHARED, WAIT_FOR_EXCLUSIVE, LogSubscription, Writer
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position
 
-from .place import PLACE_FAILS, ClaimsPlace
-
 logger = logging.getLogger("pulsar_txn.tc_service")
 
+CLAIMS_TOPIC: Final = "persistent://pulsar/system/pulsar-txn-claims"
+PLACE_FAILS: Final = (PulsarError, LedgerError)
+"""What `ClaimsPlace.open` raises when it is to be tried again."""
+_PROBE_SECONDS: Final = 5.0
+_TURN_SECONDS: Final = 30.0
 _SERVICES: Final = "/services"
 _LOGS: Final = "/logs"
 _FRONT: Final = "/front"
 _LOOKS: Final = "/looks"
-
 RESERVED_AT_ONCE: Final = 1 << 20
 """Numbers of the front that one claim reserves."""
-
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _AWAY_SECONDS: Final = 1.0
 """A register that is not written after so long is that of a cluster that is away."""
 _WAITS_SECONDS: Final = 5.0
 """After so long it is news that another process has our store."""
+
+
+def presence_topic(store: str) -> str:
+    """The topic whose producer shows that a process has a store, as the cluster is named there."""
+    return f"{CLAIMS_TOPIC}-{store}"
+
+
+class ClaimsPlace(Protocol):
+    """The claims of one cluster, while this process is there."""
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The claims of all services; after `open`."""
+
+    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
+        """Be there, however long another process has the store, and read all claims. Raises PulsarError, LedgerError.
+
+        `when_lost` is called with the reason when this process may be there no more.
+        """
+
+    async def is_alive(self, store: str) -> bool:
+        """True if some process has another store. Raises PulsarError."""
+
+    async def close(self) -> None:
+        """Leave. Idempotent; it may be opened again."""
+
+
+class TopicClaims:
+    """Implements `ClaimsPlace` in topics of the cluster."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._presence: Writer | None = None
+        self._metadata: SharedMetadata | None = None
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """See `ClaimsPlace`."""
+        assert self._metadata is not None  # noqa: S101 - only after `open`
+        return self._metadata
+
+    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
+        """See `ClaimsPlace`."""
+        topic = presence_topic(store)
+        await LogSubscription(self._brokers, topic).make()
+        presence = self._presence = Writer(self._brokers, topic, self._name())
+        presence.when_lost = lambda lost: when_lost(str(lost))
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):  # the queue of a broker that the topic has left lets nobody in
+                await presence.attach(SHARED if is_shared else WAIT_FOR_EXCLUSIVE)
+        except TimeoutError:
+            raise LeaseLost(f"another process has claimed the store {store}") from None
+        metadata = self._metadata = SharedMetadata(self._brokers, CLAIMS_TOPIC)
+        await metadata.start()
+
+    async def is_alive(self, store: str) -> bool:
+        """See `ClaimsPlace`."""
+        probe = Writer(self._brokers, presence_topic(store), self._name())
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await probe.attach(EXCLUSIVE)
+        except PulsarError as error:
+            if error.code is None:
+                raise
+            return True
+        except TimeoutError:
+            return True
+        finally:
+            await probe.close()
+        return False
+
+    async def close(self) -> None:
+        """See `ClaimsPlace`."""
+        metadata, self._metadata = self._metadata, None
+        presence, self._presence = self._presence, None
+        if metadata is not None:
+            await metadata.close()
+        if presence is not None:
+            await presence.close()
+
+    def _name(self) -> str:
+        return f"pulsar-txn-claims-{int(self._brokers.runtime.random() * 2**48):012x}"
 
 
 @attrs.frozen

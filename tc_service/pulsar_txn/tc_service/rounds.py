@@ -1,22 +1,28 @@
-"""Looks for transactions that hold a participant back although they have ended: late writes that a broker has stored.
+"""Rounds over the clusters of a service: looks for transactions that hold a participant back although they have ended.
 
-The repeat of each end cures nearly all of them (`cluster.repeats`). What comes later still is seen in the statistics of the
-brokers: a participant that shows ongoing transactions, and makes no progress from one look to the next. Whose outcome is known
-here is told once more; for others, one line in the log names `pulsar-txn doctor`. Only participants that were told something in
-the last minutes are looked at, some in each round, and only where the cluster has an `adminUrl`.
+Such late writes are stored by a broker after the end. The repeat of each end cures nearly all of them (`cluster.ends`). What
+comes later still is seen in the statistics of the brokers: a participant that shows ongoing transactions, and makes no progress
+from one look to the next. Whose outcome is known here is told once more; for others, one line in the log names `pulsar-txn
+doctor`. No outcome is ever guessed. Only participants that were told something in the last minutes are looked at, some in each
+round, and only where the cluster has an `adminUrl`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from pulsar_txn.broker.serving import Repeating, Runtime
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
-from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
-from pulsar_txn.tc_service.doctor.facts import BufferFacts, PendingAckFacts, Status
-from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus
+from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable
+from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
+from pulsar_txn.tc_service.cluster.participants import encode
+from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
+from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
+from pulsar_txn.tc_service.server.service import CoordinatorService
+from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
 logger = logging.getLogger("pulsar_txn.tc_service.rounds")
 
@@ -26,49 +32,89 @@ PER_ROUND: Final = 20
 RECENT_MS: Final = 600_000
 _MOST_REPEATED: Final = 256
 _MOST_WARNED: Final = 1000
-
 _ACTION: Final = {TxnStatus.COMMITTED: TxnAction.COMMIT, TxnStatus.ABORTED: TxnAction.ABORT}
+_ENTRIES: Final = 200
 
 
-class Reads(Protocol):
-    """Reads of the brokers; see `doctor.reading.Reading` and `doctor.looking.Looking`."""
+class _ClusterReads:
+    """Reads of the brokers of one cluster: its transactions, and what holds a topic back."""
+
+    def __init__(self, admin: AdminApi, runtime: Runtime) -> None:
+        self._reading = Reading(admin)
+        self._looking = Looking(self._reading, Scope(entries=_ENTRIES), runtime.wall_ms, asyncio.sleep, _load_nothing)
 
     async def buffer(self, topic: str) -> BufferFacts:
         """The transactions of a topic."""
+        return await self._reading.buffer(topic)
 
     async def pending_acks(self, topic: str, subscription: str) -> PendingAckFacts:
         """Those of a subscription."""
+        return await self._reading.pending_acks(topic, subscription)
 
     async def holders(self, topic: str) -> list[TxnId]:
         """Return which transactions are ongoing in a topic."""
+        return await self._looking.holders(topic)
 
     async def status(self, txn_id: TxnId) -> Status:
         """Return what the cluster's own coordinators say."""
+        return await self._reading.status(txn_id)
 
 
-class Knows(Protocol):
-    """Knowledge of this service about the participants and transactions of the cluster."""
+async def _load_nothing(_number: int) -> str:
+    return ""
+
+
+class _ServiceKnows:
+    """Knowledge of this service about the participants and transactions of one cluster."""
+
+    def __init__(self, cluster: str, service: CoordinatorService) -> None:
+        self._cluster = cluster
+        self._service = service
 
     def touched_since(self, since_ms: int) -> list[Participant]:
         """Participants that were told something."""
+        touched = self._service.following.touched.items()
+        return [
+            Participant(topic, subscription)
+            for (cluster, topic, subscription), at_ms in touched
+            if cluster == self._cluster and at_ms >= since_ms
+        ]
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         """Return what our coordinators say; None for what they do not know, or do not lead here."""
+        all_of_them = self._service.coordinators if txn_id.most & LANE_BIT else self._service.front_coordinators
+        host = None if all_of_them is None else all_of_them.ready(coordinator_of(txn_id.most))
+        machine: Any = None if host is None else host.machine
+        found: TxnStatus | None = None if machine is None else machine.status(txn_id)
+        return found
 
     def is_open_at(self, participant: Participant) -> bool:
         """True if something of ours is open or ending there."""
+        named = encode(self._cluster, participant)
+        for all_of_them in (self._service.coordinators, self._service.front_coordinators):
+            for tc_id in () if all_of_them is None else all_of_them.here:
+                host = None if all_of_them is None else all_of_them.ready(tc_id)
+                machine: Any = None if host is None else host.machine
+                if machine is not None and any(named in info.participants for info in machine.transactions()):
+                    return True
+        return False
 
     def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
         """Return what has ended there, of what is remembered."""
+        ends = self._service.following.ended_at(self._cluster, participant)
+        return [(end.txn_id, TxnAction.COMMIT if end.is_commit else TxnAction.ABORT) for end in ends]
 
     def tell_again(self, effect: TellParticipant) -> None:
         """Repeat an end now."""
+        driver = self._service.clusters.driver(self._cluster)
+        if driver is not None:
+            driver.repeat(effect, 0)
 
 
 class LateWrites:
     """The rounds over one cluster. `cured`: ends that were told once more for what a look had found."""
 
-    def __init__(self, cluster: str, reads: Reads, knows: Knows) -> None:
+    def __init__(self, cluster: str, reads: _ClusterReads, knows: _ServiceKnows) -> None:
         self.cured = 0
         self._cluster = cluster
         self._reads = reads
@@ -161,3 +207,26 @@ class LateWrites:
             by,
             participant.topic,
         )
+
+
+class Rounds:
+    """`start()` once the service serves; `close()` before it is closed."""
+
+    def __init__(self, service: CoordinatorService, admins: Mapping[str, AdminApi], runtime: Runtime) -> None:
+        self._repeating = Repeating(runtime)
+        self._runtime = runtime
+        self._looks = [
+            LateWrites(name, _ClusterReads(admin, runtime), _ServiceKnows(name, service)) for name, admin in admins.items()
+        ]
+
+    def start(self) -> None:
+        """Look in a while, and then again and again."""
+        if self._looks:
+            self._repeating.every(ROUND_SECONDS, self._look)
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._repeating.close()
+
+    async def _look(self) -> None:
+        await asyncio.gather(*(each.look(self._runtime.wall_ms()) for each in self._looks))
