@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from crash import RANDOM, note_kill, read_log
+from crash import BROKER_POINT, RANDOM, note_kill, read_log
 from patience import Patience
 from processes import Broker, Child, processes_below
 
-BROKER_POINT: Final = "broker.before_last_marker"
 TASK_POINT: Final = "sink.write.end"
 ENDING_POINT: Final = "sink.commit.after_end_txn_sent"
 UNENDED_POINT: Final = "sink.commit.after_publish"

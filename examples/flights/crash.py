@@ -25,6 +25,9 @@ POINTS: Final = {
 }
 """The worker's point in each mode: between the two halves of a unit."""
 
+BROKER_POINT: Final = "broker.before_last_marker"
+"""Our broker's point: a commit is durably decided, and half told; see broker_crash.py."""
+
 RANDOM: Final = "a random moment"
 """In place of a point: nobody chose the moment, and nobody knows what was in flight."""
 

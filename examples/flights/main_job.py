@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos import BROKER_POINT, ENDING_POINT, UNENDED_POINT, Chaos, armed, broker_armed, schedule
-from crash import Kill, read_log
+from chaos import ENDING_POINT, UNENDED_POINT, Chaos, armed, broker_armed, schedule
+from crash import BROKER_POINT, Kill, read_log
 from main_result import Found, MainResult
 from patience import Patience
 from processes import Broker, Child, Supervisor

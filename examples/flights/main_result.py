@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from chaos import BROKER_POINT, UNENDED_POINT, Planned
+from chaos import UNENDED_POINT, Planned
 from checks import (
     Findings,
     batch_problems,
@@ -19,7 +19,7 @@ from checks import (
     totals_problems,
     transaction_problems,
 )
-from crash import Kill
+from crash import BROKER_POINT, Kill
 from runs import Input, KillReport
 from topics import Topics
 from watch import Arrival, Seen

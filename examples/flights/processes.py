@@ -118,17 +118,16 @@ class Children:
 
 
 class Broker:
-    """`pulsar-txn standalone` on free ports of the loopback, and on the same ones after a restart."""
+    """`broker_crash.py standalone` on free ports of the loopback, and on the same ones after a restart."""
 
     def __init__(self, children: Children, name: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.ready_file = folder / f"{name}.ready.json"
         port, http_port = _free_ports(2)
         self.url = f"pulsar://127.0.0.1:{port}"
-        main = ["-c", "from pulsar_txn.broker.cli import main; main()", "standalone"]
         places = ["--data", str(folder / f"{name}-data"), "--ready-file", str(self.ready_file)]
         ports = ["--port", str(port), "--http-port", str(http_port)]
         keys = ["--set", "brokerDeduplicationEnabled=true"]
-        self.child = children.make(name, [sys.executable, *main, *places, *ports, *keys], env)
+        self.child = children.program(name, "broker_crash.py", ["standalone", *places, *ports, *keys], env)
 
     async def start(self) -> float:
         """Start it and wait until it serves; returns the seconds that took. Raises DemoFailedError."""

@@ -21,14 +21,13 @@ from checks import (
     sums,
     totals_problems,
 )
-from crash import POINTS, Kill
+from crash import BROKER_POINT, POINTS, Kill
 from processes import Broker, Child, Children, Supervisor
 from topics import Topics
 from watch import Seen, Watch, read_topic
 
 from pulsar_txn.client import AsyncClient, TransactionState
 
-BROKER_POINT: Final = "broker.before_last_marker"
 _IDLE_SECONDS: Final = {"transactional": 30.0, "ack-first": 3.0, "send-first": 3.0}
 """Longer than a transaction's timeout, after which a killed worker's flights come back; then somebody has lost some."""
 

@@ -1,4 +1,4 @@
-"""The named crash point of the broker: it ends it with a commit half told, once, and costs nothing when it is off."""
+"""The crash point of the demo's broker: it ends it with a commit half told, once, and installs nothing when it is off."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.txn import crash_points
-from pulsar_txn.broker.txn.crash_points import BEFORE_LAST_MARKER, Arming, HoldsOneBack, armed, arming
+from pulsar_txn.broker import broker
 from pulsar_txn.broker.txn.participants import InProcessParticipants
 from pulsar_txn.wire.ids import TxnId
+
+FLIGHTS = str(Path(__file__).resolve().parents[2] / "examples" / "flights")
+sys.path.insert(0, FLIGHTS)
+
+import broker_crash  # noqa: E402 - a program of the demo
+from crash import BROKER_POINT, note_kill  # noqa: E402 - likewise
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The point is armed, and notes what is in flight instead of killing this process."""
     log = tmp_path / "crashes.jsonl"
-    monkeypatch.setenv("PULSAR_TXN_CRASH_POINT", BEFORE_LAST_MARKER)
+    monkeypatch.setenv("PULSAR_TXN_CRASH_POINT", BROKER_POINT)
     monkeypatch.setenv("PULSAR_TXN_CRASH_LOG", str(log))
 
-    def note(path: Path | None, in_flight: Any) -> None:
-        assert path is not None
-        path.write_text(json.dumps({**in_flight, "pid": 0}) + "\n", encoding="utf-8")
+    def note(path: Path, in_flight: Any) -> None:
+        note_kill(path, BROKER_POINT, "broker", 0, **in_flight)
 
-    monkeypatch.setattr(crash_points, "end_process", note)
+    monkeypatch.setattr(broker_crash, "end_process", note)
+    monkeypatch.setattr(broker, "InProcessParticipants", broker_crash.armed_participants)
     return log
 
 
@@ -62,7 +67,7 @@ async def test_all_but_one_participant_hold_their_markers_when_it_fires_and_reco
     ending = asyncio.ensure_future(client.end(txn))
     in_flight = await until_written(log)
     ending.cancel()
-    assert in_flight["point"] == BEFORE_LAST_MARKER
+    assert in_flight["point"] == BROKER_POINT
     assert in_flight["txn_id"] == str(txn)
     assert sorted([*in_flight["told"], *in_flight["not_told"]]) == [FULL + "a", FULL + "b"]
     assert len(in_flight["not_told"]) == 1
@@ -112,20 +117,22 @@ async def test_a_commit_with_one_participant_is_let_through(benches: Callable[..
 
 def test_without_the_name_of_the_point_nothing_is_installed(tmp_path: Path) -> None:
     plain: Any = object()
-    assert armed(plain, plain, {}) is plain
-    assert armed(plain, plain, {"PULSAR_TXN_CRASH_POINT": "sink.commit.end"}) is plain
-    assert isinstance(armed(plain, plain, {"PULSAR_TXN_CRASH_POINT": BEFORE_LAST_MARKER}), HoldsOneBack)
-    assert arming(BEFORE_LAST_MARKER, {"PULSAR_TXN_CRASH_POINT": BEFORE_LAST_MARKER}) == Arming()
+    log = {"PULSAR_TXN_CRASH_LOG": str(tmp_path / "crashes.jsonl")}
+    named = {"PULSAR_TXN_CRASH_POINT": BROKER_POINT, **log}
+    assert broker_crash.armed(plain, plain, {}) is plain
+    assert broker_crash.armed(plain, plain, {"PULSAR_TXN_CRASH_POINT": "sink.commit.end", **log}) is plain
+    assert isinstance(broker_crash.armed(plain, plain, named), broker_crash.HoldsOneBack)
+    assert broker_crash.plan_of(named) == broker_crash.Plan(log=tmp_path / "crashes.jsonl")
 
 
 def test_the_line_is_in_the_file_when_the_process_is_gone(tmp_path: Path) -> None:
     log = tmp_path / "crashes.jsonl"
     code = (
-        "import pathlib, sys; from pulsar_txn.broker.txn.crash_points import end_process; "
-        "end_process(pathlib.Path(sys.argv[1]), {'point': 'x'})"
+        "import pathlib, sys; sys.path.insert(0, sys.argv[2]); from broker_crash import end_process; "
+        "end_process(pathlib.Path(sys.argv[1]), {'txn_id': 'x'})"
     )
-    ended = subprocess.run([sys.executable, "-c", code, str(log)], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code, str(log), FLIGHTS], check=False, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     (line,) = lines(log)
-    assert line["point"] == "x"
+    assert line["txn_id"] == "x"
     assert line["pid"] > 0

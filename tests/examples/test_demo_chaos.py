@@ -17,8 +17,8 @@ pytest.importorskip("pyspark")
 
 import chaos
 import spark_crash
-from chaos import BROKER_POINT, LONG, SHORT, Chaos, Planned, schedule
-from crash import RANDOM, note_kill, read_log
+from chaos import LONG, SHORT, Chaos, Planned, schedule
+from crash import BROKER_POINT, RANDOM, note_kill, read_log
 from processes import Children, processes_below
 
 

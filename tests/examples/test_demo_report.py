@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("matplotlib")
 
-from chaos import BROKER_POINT, ENDING_POINT, UNENDED_POINT, Planned
+from chaos import ENDING_POINT, UNENDED_POINT, Planned
 from checks import compare
-from crash import RANDOM, Kill
+from crash import BROKER_POINT, RANDOM, Kill
 from hover import Plot
 from main_result import Found, MainResult
 from report import main_lines, write_report

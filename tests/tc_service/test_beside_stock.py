@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pulsar as official
 import pytest
+from crashing_coordinator import PROGRAM, environment
 from our_coordinator import OurCoordinator
 from stock_pulsar import StockPulsar, free_port
 from targets import Target
@@ -33,16 +34,11 @@ pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KILLED = 3
-"""Of a crash point: the number of the commit."""
+"""The number of the commit at which the coordinator kills itself, when all participants but one were told."""
 
 
-def crash(folder: Path, nth: int = KILLED) -> dict[str, str]:
-    """The service kills itself after a decision is durable and all participants but one were told."""
-    return {
-        "PULSAR_TXN_CRASH_POINT": "broker.before_last_marker",
-        "PULSAR_TXN_CRASH_LOG": str(folder / "crash.log"),
-        "PULSAR_TXN_CRASH_NTH": str(nth),
-    }
+def crashing(folder: Path, **clusters: str) -> OurCoordinator:
+    return OurCoordinator(clusters, environment=environment(folder / "crash.log", KILLED), program=PROGRAM)
 
 
 def name() -> str:
@@ -70,7 +66,7 @@ async def test_consume_process_produce_goes_on_by_itself_when_the_coordinator_is
     stock_pulsar: Target, tmp_path: Path
 ) -> None:
     before, after = name(), name()
-    beside = OurCoordinator({"east": stock_pulsar.service_url}, environment=crash(tmp_path))
+    beside = crashing(tmp_path, east=stock_pulsar.service_url)
     with beside:
         async with AsyncClient(stock_pulsar.service_url, coordinator=beside.service_url, max_backoff=0.5) as client:
             consumer = await client.subscribe(before, "s", initial_position=InitialPosition.EARLIEST)
@@ -188,7 +184,7 @@ async def test_an_exactly_once_bridge_between_two_clusters_lives_through_kills_o
     """The coordinator amid a commit, the bridge itself, and a whole cluster; the other cluster is never asked to wait."""
     topic, count = name(), 600
     with StockPulsar("4.0.8") as east, StockPulsar("4.2.4") as west:
-        beside = OurCoordinator({"east": east.service_url, "west": west.service_url}, environment=crash(tmp_path))
+        beside = crashing(tmp_path, east=east.service_url, west=west.service_url)
         with beside:
             program = Bridge(beside, east.service_url, west.service_url, topic)
             async with AsyncClient(east.service_url) as client:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from crashing_coordinator import PROGRAM, environment
 from late_writes import zombie
 from our_coordinator import OurCoordinator
 from real_clusters import RealClusters, new_topic
@@ -52,8 +53,7 @@ async def test_ends_that_recovery_repeats_are_accepted_while_a_new_epoch_waits_f
     """KAFKA-19999: there a check of the epoch refused the coordinator's own repeated markers, and it hung for ever."""
     topic, log = new_topic(), tmp_path / "crash.log"
     names = clusters.spread(topic, 4)
-    environment = {"PULSAR_TXN_CRASH_POINT": "broker.before_last_marker", "PULSAR_TXN_CRASH_LOG": str(log)}
-    with clusters.coordinator(environment=environment) as beside:
+    with clusters.coordinator(environment=environment(log), program=PROGRAM) as beside:
         async with worker(clusters, beside) as old, worker(clusters, beside) as new:
             producer = await old.create_producer(topic, batching=False)
             txn = await old.begin_transaction(timeout=120)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from crashing_coordinator import PROGRAM, environment
 from our_coordinator import OurCoordinator
 from real_clusters import RealClusters, Side, new_topic
 
@@ -89,8 +90,7 @@ async def test_coordinator_and_both_clusters_are_killed_amid_a_commit_and_it_is_
     """The decision is durable, and one participant was told of it."""
     topic, crashed = new_topic(), tmp_path / "crash.log"
     names = clusters.spread(topic, PARTITIONS)
-    environment = {"PULSAR_TXN_CRASH_POINT": "broker.before_last_marker", "PULSAR_TXN_CRASH_LOG": str(crashed)}
-    with clusters.coordinator(environment=environment) as beside:
+    with clusters.coordinator(environment=environment(crashed), program=PROGRAM) as beside:
         async with clients(clusters, beside) as (coordinator, east, west):
             here, there = await east.create_producer(topic), await west.create_producer(topic)
             open_ = await coordinator.begin_transaction(timeout=PATIENCE)

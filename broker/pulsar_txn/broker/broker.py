@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -40,7 +39,6 @@ from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
 from .topics.subscription import Subscription
 from .topics.topic import Topic, make_marker
-from .txn import crash_points
 from .txn.check_options import check_options
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
@@ -104,7 +102,7 @@ class Broker:
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
         )
-        self.participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
+        self.participants = InProcessParticipants(self.turn, self)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.ends_groups = getattr(factory, "ends_groups", False)

@@ -50,7 +50,6 @@ from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.bound import Bound
 from pulsar_txn.broker.txn.check_options import check_options
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
-from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer, asked
 from pulsar_txn.broker.txn.long_waits import WAITS_SECONDS, LongWaits
 from pulsar_txn.broker.txn.opening import coordinator_log_name
@@ -181,7 +180,6 @@ __all__ = [
     "Turn",
     "TxnSession",
     "WatchedCoordinatorHost",
-    "armed",
     "asked",
     "authentication_of",
     "build",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -25,7 +24,6 @@ from pulsar_txn.broker.serving import (
     TakeOvers,
     TransactionalIds,
     Turn,
-    armed,
     authentication_of,
     check_options,
     coordinator_log_name,
@@ -92,11 +90,8 @@ class CoordinatorService:
         self.connections = self._clients.connections
         self.sessions: set[Session] = set()
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
-        self._participants = armed(clusters, self.turn, os.environ)
         front = (config.front_cluster or clusters.names[0]) if config.has_front else None
-        self.lives = LogLives(
-            clusters.claims, runtime, self._participants, front=front, first_of_front=config.front_first_transaction
-        )
+        self.lives = LogLives(clusters.claims, runtime, clusters, front=front, first_of_front=config.front_first_transaction)
         self.following = Following(
             clusters,
             self.turn,
@@ -178,7 +173,7 @@ class CoordinatorService:
         await self._clients.drain(lambda: self._is_busy() and (is_alone or self.turn.runtime.monotonic() < hurry_at))
         self.turn.meter.stop()
         self.coordinators.bound.stop()
-        self._participants.close()
+        self.clusters.close()
         await self._repeating.close()
         for each in self._all:
             await each.close()

@@ -1,80 +1,65 @@
-"""Named points at which tests and the demo end a server of coordinators with SIGKILL, with something in flight.
+"""Command line of pulsar-txn whose broker ends itself with SIGKILL while a commit is half told, for the demo and the tests.
 
-PULSAR_TXN_CRASH_POINT names the point; without a known one nothing here is installed and nothing is asked later.
-PULSAR_TXN_CRASH_LOG is a file that gets a line of JSON before the kill: what was in flight. A point that has a line
-there does not fire again, so that the environment may stay as it is for the restart.
-PULSAR_TXN_CRASH_NTH (default 1) is the commit that fires; PULSAR_TXN_CRASH_AFTER names a file: commits count from the
-moment on at which it exists.
+`python broker_crash.py standalone …`. Without PULSAR_TXN_CRASH_POINT=broker.before_last_marker it is the plain broker. The
+point: a commit's COMMITTING record is durable, all its participants but one hold their markers durably, and the last one has
+not been told.
 
-`broker.before_last_marker`: a commit's COMMITTING record is durable, all its participants but one hold their markers
-durably, and the last one has not been told.
+PULSAR_TXN_CRASH_LOG is a file that gets a line of JSON before the kill: what was in flight. With that line there the point
+does not fire again, so that the environment may stay as it is for the restart. PULSAR_TXN_CRASH_NTH (default 1) is the commit
+that fires; PULSAR_TXN_CRASH_AFTER names a file: commits count from the moment on at which it exists.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
+from unittest import mock
 
 import attrs
+from crash import BROKER_POINT, note_kill, read_log
 
+from pulsar_txn.broker import broker
+from pulsar_txn.broker.base.runtime import Runtime
 from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.cli import main
+from pulsar_txn.broker.txn.participants import InProcessParticipants
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
-from .participants import Participants
-
-BEFORE_LAST_MARKER: Final = "broker.before_last_marker"
-
-
-class ClosableParticipants(Participants, Protocol):
-    """Way by which the broker tells participants."""
-
-    def close(self) -> None:
-        """Retry nothing any more."""
-
 
 @attrs.frozen(kw_only=True)
-class Arming:
+class Plan:
     """Time at which the point fires, and the place where it says what was in flight."""
 
-    log: Path | None = None
+    log: Path
     nth: int = 1
     after: Path | None = None
 
-    def is_due(self, commits: int) -> bool:
-        """True if commit number `commits` is the one, or one after it."""
-        return commits >= self.nth
 
-
-def arming(point: str, environ: Mapping[str, str]) -> Arming | None:
-    """Return what the environment asks of `point`; None when it names another one, or when it has fired before."""
-    if environ.get("PULSAR_TXN_CRASH_POINT") != point:
+def plan_of(environ: Mapping[str, str]) -> Plan | None:
+    """Return what the environment asks for; None when it names another point, or when this one has fired before."""
+    if environ.get("PULSAR_TXN_CRASH_POINT") != BROKER_POINT:
         return None
-    log = Path(environ["PULSAR_TXN_CRASH_LOG"]) if environ.get("PULSAR_TXN_CRASH_LOG") else None
-    if log is not None and log.exists() and f'"point": "{point}"' in log.read_text(encoding="utf-8"):
+    log = Path(environ["PULSAR_TXN_CRASH_LOG"])
+    if any(kill.point == BROKER_POINT for kill in read_log(log)):
         return None
     after = Path(environ["PULSAR_TXN_CRASH_AFTER"]) if environ.get("PULSAR_TXN_CRASH_AFTER") else None
-    return Arming(log=log, nth=int(environ.get("PULSAR_TXN_CRASH_NTH", "1")), after=after)
+    return Plan(log=log, nth=int(environ.get("PULSAR_TXN_CRASH_NTH", "1")), after=after)
 
 
-def armed(participants: ClosableParticipants, turn: Turn, environ: Mapping[str, str]) -> ClosableParticipants:
+def armed(participants: Any, runtime: Runtime, environ: Mapping[str, str]) -> Any:
     """`participants` itself, or (only when the environment names the point) something that kills at it."""
-    found = arming(BEFORE_LAST_MARKER, environ)
-    return participants if found is None else HoldsOneBack(participants, turn, found, end_process)
+    plan = plan_of(environ)
+    return participants if plan is None else HoldsOneBack(participants, runtime, plan, end_process)
 
 
-def end_process(log: Path | None, in_flight: Mapping[str, Any]) -> None:
+def end_process(log: Path, in_flight: Mapping[str, Any]) -> None:
     """Write the line, make it durable, SIGKILL."""
-    if log is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**in_flight, "pid": os.getpid()}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    note_kill(log, BROKER_POINT, "broker", os.getpid(), **in_flight)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -85,15 +70,9 @@ class HoldsOneBack:
     could be done before it: it is let through, and the next one is the chosen one.
     """
 
-    def __init__(
-        self,
-        inner: ClosableParticipants,
-        turn: Turn,
-        plan: Arming,
-        end: Callable[[Path | None, Mapping[str, Any]], None],
-    ) -> None:
-        self._inner = inner
-        self._turn = turn
+    def __init__(self, participants: Any, runtime: Runtime, plan: Plan, end: Callable[[Path, Mapping[str, Any]], None]) -> None:
+        self._inner = participants
+        self._runtime = runtime
         self._plan = plan
         self._end = end
         self._commits = 0
@@ -112,7 +91,7 @@ class HoldsOneBack:
             self._inner.tell(effect, partial(self._done, effect.participant, told))
         elif self._held is None and self._is_chosen(effect.txn_id):
             self._held = (effect, told)
-            self._turn.runtime.call_soon(self._told_all)
+            self._runtime.call_soon(self._told_all)
         else:
             self._inner.tell(effect, told)
 
@@ -125,7 +104,7 @@ class HoldsOneBack:
             self._latest = txn_id
             if self._plan.after is None or self._plan.after.exists():
                 self._commits += 1
-        return self._plan.is_due(self._commits)
+        return self._commits >= self._plan.nth
 
     def _told_all(self) -> None:
         if self._held is None:
@@ -147,18 +126,20 @@ class HoldsOneBack:
         if self._held is None or not self._all_known or len(self._told) < len(self._passed):
             return
         effect, _ = self._held
-        self._end(
-            self._plan.log,
-            {
-                "point": BEFORE_LAST_MARKER,
-                "time_ms": self._turn.clock.now_ms(),
-                "txn_id": str(effect.txn_id),
-                "told": [_text(each) for each in self._told],
-                "not_told": [_text(effect.participant)],
-            },
-        )
+        told, not_told = [_text(each) for each in self._told], [_text(effect.participant)]
+        self._end(self._plan.log, {"txn_id": str(effect.txn_id), "told": told, "not_told": not_told})
 
 
 def _text(participant: Participant) -> str:
     name = participant.topic
     return name if participant.subscription is None else f"{name} / {participant.subscription}"
+
+
+def armed_participants(turn: Turn, topics: Any) -> Any:
+    """Participants of a broker of this environment."""
+    return armed(InProcessParticipants(turn, topics), turn.runtime, os.environ)
+
+
+if __name__ == "__main__":
+    with mock.patch.object(broker, "InProcessParticipants", armed_participants):
+        main()
