@@ -359,7 +359,7 @@ async def test_what_waits_for_too_long_is_a_line_in_the_log(benches: Any, caplog
     await clock.advance(1.5)
     for question in one.take():
         await one.says(txn_of(question), UNKNOWN)
-    with caplog.at_level(logging.WARNING, logger="pulsar_txn.broker.txn.long_waits"):
+    with caplog.at_level(logging.WARNING, logger="pulsar_txn.broker.txn.coordinators"):
         await clock.advance(250)
         assert [line for line in caplog.messages if "readers of its topics wait" in line] == []
         await clock.advance(150)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.host import MachineHost
+from pulsar_txn.broker.txn.hosts import MachineHost
 from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.machine import SLICE_BYTES, Reply, Step, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.commands.opened import REMEMBERED
+from pulsar_txn.broker.commands.txn_session import REMEMBERED
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command

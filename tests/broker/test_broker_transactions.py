@@ -384,7 +384,7 @@ async def test_a_message_that_only_half_parses_is_refused_and_its_coordinator_go
 async def test_a_coordinator_that_failed_is_opened_again_with_its_log(
     client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_txn.broker.txn.opening._FIRST_REOPEN_SECONDS", 0.0)
+    monkeypatch.setattr("pulsar_txn.broker.txn.coordinators._FIRST_REOPEN_SECONDS", 0.0)
     txn = await client.new_txn()
     bench.broker.coordinators.ready(0).fail(LedgerError("an effect could not be released"))
     assert bench.broker.coordinators.ready(0) is None

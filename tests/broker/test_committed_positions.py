@@ -9,7 +9,7 @@ import pytest
 from admin_client import admin_of
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.txn import pending_acks
+from pulsar_txn.broker.txn import hosts
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Position, TxnId, signed64
 
@@ -112,7 +112,7 @@ async def test_a_plain_acknowledgement_takes_the_position_out_of_the_transaction
 async def test_an_answered_commit_counts_although_its_acknowledgements_are_many(
     client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_acks, "AT_ONCE", 2)
+    monkeypatch.setattr(hosts, "AT_ONCE", 2)
     messages = await consuming(client, 40)
     txn = await opened(client)
     await client.ack(*messages, txn=txn)

@@ -10,10 +10,9 @@ import pytest
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn import opening as module
-from pulsar_txn.broker.txn.coordinators import Coordinators
-from pulsar_txn.broker.txn.host import MachineHost
-from pulsar_txn.broker.txn.opening import coordinator_log_name
+from pulsar_txn.broker.txn import coordinators as module
+from pulsar_txn.broker.txn.coordinators import Coordinators, coordinator_log_name
+from pulsar_txn.broker.txn.hosts import MachineHost
 from pulsar_txn.ledger.machine import Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LedgerError

@@ -11,7 +11,7 @@ from credentials import TOKENS, Speaker, token
 from loop_blocks import held_loop
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.commands import describing
+from pulsar_txn.broker.commands import txn as commands
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus
 
@@ -111,8 +111,8 @@ async def test_a_role_sees_its_own_ids_and_an_operator_all(benches: Any) -> None
 
 
 async def test_one_answer_is_bounded_and_says_how_many_there_are(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describing, "MAX_TRANSACTIONS", 3)
-    monkeypatch.setattr(describing, "_MAX_NAMES", 2 * len(TOPIC) + 5)
+    monkeypatch.setattr(commands, "MAX_TRANSACTIONS", 3)
+    monkeypatch.setattr(commands, "_MAX_NAMES", 2 * len(TOPIC) + 5)
     one = CheckClient(bench.broker)
     tc_id, _ = await bound(one)
     txns = [await one.begin(None, tc_id) for _ in range(5)]
@@ -139,7 +139,7 @@ async def test_very_wide_transactions_are_described_while_others_have_their_turn
     txn_id = txn_of(answer.transactions[1])
     living = machine.describe(None, "app").living
     await one.end(txn_id, TxnAction.ABORT)
-    left = describing.each_living(machine, attrs.evolve(machine.describe(None, "app"), living=living), bench.broker.turn.budget)
+    left = commands.each_living(machine, attrs.evolve(machine.describe(None, "app"), living=living), bench.broker.turn.budget)
     assert [each.txn_id.least async for each in left] == [least for least in living if least != txn_id.least]
 
 

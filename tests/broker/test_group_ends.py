@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.txn.joint_end import JointEnd
+from pulsar_txn.broker.txn.coordinators import JointEnd
 from pulsar_txn.tc import TransactionCoordinator
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId

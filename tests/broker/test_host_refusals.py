@@ -10,8 +10,8 @@ from scripted_machine import ScriptedMachine, ScriptedRequest
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn import host as module
-from pulsar_txn.broker.txn.host import MachineHost
+from pulsar_txn.broker.txn import hosts as module
+from pulsar_txn.broker.txn.hosts import MachineHost
 from pulsar_txn.ledger.machine import AwaitOutcome, Outcome, Reply, Step
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge

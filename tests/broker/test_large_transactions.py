@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Received
 
-from pulsar_txn.broker.txn import pending_acks
+from pulsar_txn.broker.txn import hosts
 from pulsar_txn.ledger.machine import MoveCursor
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import TxnId
@@ -52,7 +52,7 @@ async def test_a_commit_acknowledges_all_of_it_a_part_in_each_turn(
     await client.end(txn)
     await client.nothing()
     await client.until(lambda: found.cursor.backlog() == 0, "an empty backlog")
-    assert largest == pending_acks.AT_ONCE
+    assert largest == hosts.AT_ONCE
     await client.until(lambda: not found.is_busy, "the end of the work")
 
 

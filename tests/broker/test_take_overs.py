@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.txn.take_overs import MOST_PENDING
+from pulsar_txn.broker.txn.transactional_ids import MOST_PENDING
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus

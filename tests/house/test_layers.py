@@ -81,10 +81,10 @@ ROOMS_OF_THE_CLIENT_BREAK_ONE = [
 ROOMS_INSIDE_THE_BROKER_BREAK_ONE = [
     ("broker/net", "import pulsar_txn.broker.topics.topic"),
     ("broker/net", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pulsar_txn.broker.broker"),
-    ("broker/net", "import pulsar_txn.broker.txn.host"),
+    ("broker/net", "import pulsar_txn.broker.txn.hosts"),
     ("broker/dispatch", "import pulsar_txn.broker.topics.subscription"),
     ("broker/commands", "import pulsar_txn.broker.broker"),
-    ("broker/topics", "import pulsar_txn.broker.commands.services"),
+    ("broker/topics", "import pulsar_txn.broker.commands.session"),
 ]
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
@@ -29,9 +30,8 @@ from .catalog.buffer_choice import BufferChoice
 from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .catalog.lists import TopicLists
 from .catalog.policies import Namespaces
-from .commands import consumer, lookup, messages, participant_ends, producer, schemas, topics, txn
-from .commands.services import AnyTopic
-from .commands.session import Session
+from .commands import consumer, participant_ends, producer, session, topics, txn
+from .commands.session import AnyTopic, Session
 from .net.authentication import authentication_of
 from .net.clients import Clients
 from .net.connection import Connection
@@ -39,25 +39,22 @@ from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
 from .topics.subscription import Subscription
 from .topics.topic import Topic, make_marker
-from .txn.check_options import check_options
-from .txn.coordinators import Coordinators
-from .txn.host import Answer
-from .txn.long_waits import WAITS_SECONDS, LongWaits
+from .txn.check_groups import check_options
+from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
-from .txn.take_overs import TakeOvers
-from .txn.transactional_ids import TransactionalIds
+from .txn.transactional_ids import TakeOvers, TransactionalIds
 
 _logger = logging.getLogger(__name__)
 
 _COMMANDS: Final = {
-    **lookup.HANDLERS,
-    **schemas.HANDLERS,
+    **session.HANDLERS,
     **producer.HANDLERS,
     **consumer.HANDLERS,
     **topics.HANDLERS,
     **txn.HANDLERS,
     **participant_ends.HANDLERS,
 }
+_FRAMES: Final = {**producer.FRAMES, **consumer.FRAMES}
 
 
 class Broker:
@@ -146,7 +143,7 @@ class Broker:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, partial(Session, self, _COMMANDS, messages.FRAMES, txn.REQUESTS))
+        return Connection(self, partial(Session, self, _COMMANDS, _FRAMES, txn.REQUESTS))
 
     def new_consumer_name(self) -> str:
         """A name for a consumer that brought none."""
@@ -347,7 +344,7 @@ class Broker:
             await self.coordinators.wait_ready()
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
-        """See `commands.coordinating.Coordinating`: there is one cluster."""
+        """See `commands.txn_session.Coordinating`: there is one cluster."""
         return "", participant
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:

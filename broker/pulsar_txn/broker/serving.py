@@ -24,14 +24,10 @@ from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE,
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
 from pulsar_txn.broker.cli.options import command_line_of, load_config
 from pulsar_txn.broker.commands.check_groups import HANDLERS as CHECK_HANDLERS
-from pulsar_txn.broker.commands.coordinating import Coordinating, TxnSession
-from pulsar_txn.broker.commands.describing import HANDLERS as DESCRIBE_HANDLERS
-from pulsar_txn.broker.commands.group_member import GroupMember
-from pulsar_txn.broker.commands.identities import identify
-from pulsar_txn.broker.commands.leaving import leave
-from pulsar_txn.broker.commands.opened import OpenedTransactions
+from pulsar_txn.broker.commands.txn import HANDLERS as DESCRIBE_HANDLERS
 from pulsar_txn.broker.commands.txn import (
     MAX_PARTICIPANTS,
+    identify,
     on_end_txn,
     on_new_txn,
     on_prepare_txn,
@@ -40,6 +36,7 @@ from pulsar_txn.broker.commands.txn import (
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
 )
+from pulsar_txn.broker.commands.txn_session import Coordinating, GroupMember, OpenedTransactions, TxnSession, leave
 from pulsar_txn.broker.net.answering import Answering
 from pulsar_txn.broker.net.authentication import Authentication, authentication_of
 from pulsar_txn.broker.net.clients import Clients
@@ -47,16 +44,20 @@ from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.net.ports import CannotListen, Ports
 from pulsar_txn.broker.net.tls import tls_of
-from pulsar_txn.broker.txn.bound import Bound
-from pulsar_txn.broker.txn.check_options import check_options
-from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
-from pulsar_txn.broker.txn.host import Answer, asked
-from pulsar_txn.broker.txn.long_waits import WAITS_SECONDS, LongWaits
-from pulsar_txn.broker.txn.opening import coordinator_log_name
+from pulsar_txn.broker.txn.check_groups import check_options
+from pulsar_txn.broker.txn.coordinator_host import CoordinatorWatch, WatchedCoordinatorHost, watched_by
+from pulsar_txn.broker.txn.coordinators import (
+    WAITS_SECONDS,
+    Bound,
+    Coordinators,
+    LongWaits,
+    ServingByLane,
+    coordinator_log_name,
+)
+from pulsar_txn.broker.txn.hosts import asked
 from pulsar_txn.broker.txn.participants import Participants
-from pulsar_txn.broker.txn.take_overs import TakeOvers
-from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
-from pulsar_txn.broker.txn.watched import CoordinatorWatch, WatchedCoordinatorHost, watched_by
+from pulsar_txn.broker.txn.transactional_ids import TakeOvers, TransactionalIds
+from pulsar_txn.ledger.hosting import Answer
 
 if TYPE_CHECKING:
     from pulsar_txn.broker.admin.answers import TURN as TURN

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.commands.checks import check_user_topic
-from pulsar_txn.broker.commands.services import AnyTopic
+from pulsar_txn.broker.commands.session import AnyTopic
 from pulsar_txn.broker.topics.subscription import Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire.errors import Refusal, ServerError

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pulsar_txn.broker.txn.coordinator_host import CoordinatorHost
 from pulsar_txn.broker.txn.coordinators import Coordinators
-from pulsar_txn.broker.txn.host import asked
+from pulsar_txn.broker.txn.hosts import asked
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, TxnStatus, coordinator_of

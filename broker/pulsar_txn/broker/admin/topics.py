@@ -10,7 +10,7 @@ from aiohttp import web
 from pulsar_txn.broker.base.sorted_names import behind, in_order
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.commands.checks import check_user_topic
-from pulsar_txn.broker.commands.services import AnyTopic
+from pulsar_txn.broker.commands.session import AnyTopic
 from pulsar_txn.broker.topics.subscription import KIND_NAMES
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.ledger.protocols import Log

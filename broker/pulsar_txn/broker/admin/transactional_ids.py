@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_txn.broker.commands.describing import MAX_TRANSACTIONS, each_living
+from pulsar_txn.broker.commands.txn import MAX_TRANSACTIONS, each_living
 from pulsar_txn.broker.txn.coordinators import Coordinators
 
 from .answers import TURN, Routes

@@ -15,8 +15,7 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnId, signed64
 
-from .coordinating import TxnHandler, TxnSession
-from .group_member import GroupMember
+from .txn_session import GroupMember, TxnHandler, TxnSession
 
 _logger = logging.getLogger(__name__)
 

@@ -28,11 +28,6 @@ def check_client_name(kind: str, name: str) -> None:
         raise Refusal(ServerError.NotAllowedError, text)
 
 
-def not_open(consumer_id: int) -> str:
-    """Text of a ConsumerNotFound."""
-    return f"consumer {consumer_id} is not open on this connection"
-
-
 def check_user_topic(name: TopicName) -> None:
     """Refusal NotAllowedError for topics of the transaction machinery, which clients may not create."""
     if is_transaction_internal(str(name)) or str(name.base) == ASSIGN_TOPIC:

@@ -1,4 +1,4 @@
-"""SUBSCRIBE, UNSUBSCRIBE, SEEK, REDELIVER, GET_LAST_MESSAGE_ID, GET_COMMITTED_POSITION, CLOSE_CONSUMER, CONSUMER_STATS."""
+"""Commands of consumers; of these ACK and FLOW, which travel per message, make no task and no future."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from pulsar_txn.broker.base.limits import MAX_ACK_IDS
+from pulsar_txn.broker.base.limits import MAX_ACK_IDS, MAX_BATCH_SIZE
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.topics.committed_position import committed_position
 from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER, KIND_NAMES, Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
-from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError, WireError
+from pulsar_txn.wire.hot import decode_ack, decode_flow, encode_ack_response
+from pulsar_txn.wire.ids import EARLIEST, Position, TxnId, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .checks import check_client_name, check_subscription_name, check_user_topic, not_open
-from .schemas import schema_of
-from .services import AnyTopic, Services
-from .session import Handler, Session
+from .checks import check_client_name, check_subscription_name, check_user_topic
+from .session import AnyTopic, FrameHandler, Handler, Services, Session, foreign_in
+from .topics import schema_of
 
 _KEY_SHARED_STICKY: Final = 1
 
@@ -146,10 +146,15 @@ async def _before_time(topic: Topic, since_ms: int) -> Position:
     return topic.log.last_appended
 
 
+def _not_open(consumer_id: int) -> str:
+    """Text of a ConsumerNotFound."""
+    return f"consumer {consumer_id} is not open on this connection"
+
+
 def _consumer(session: Session, body: Any) -> Consumer:
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
-        raise Refusal(ServerError.ConsumerNotFound, not_open(body.consumer_id))
+        raise Refusal(ServerError.ConsumerNotFound, _not_open(body.consumer_id))
     return consumer
 
 
@@ -297,4 +302,75 @@ HANDLERS: Final[dict[int, Handler]] = {
     pb.BaseCommand.SEEK: on_seek,
     pb.BaseCommand.GET_LAST_MESSAGE_ID: on_get_last_message_id,
     pb.BaseCommand.GET_COMMITTED_POSITION: on_get_committed_position,
+}
+
+
+def on_flow(session: Session, frame: bytes) -> None:
+    """FLOW: permits for a consumer; no answer."""
+    consumer_id, permits = decode_flow(frame)
+    consumer = session.consumers.get(consumer_id)
+    if consumer is not None:
+        consumer.permits += permits
+        consumer.subscription.dispatcher.wake()
+
+
+def on_ack(session: Session, frame: bytes) -> None:
+    """ACK: answered when it is durable, if the client asked for an answer. ConsumerNotFound: nothing was acknowledged."""
+    consumer_id, cumulative, ids, txn_id, request_id, key = decode_ack(frame)
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None:
+        if request_id is not None:
+            error, message = ServerError.ConsumerNotFound, _not_open(consumer_id)
+            session.connection.write(encode_ack_response(consumer_id, request_id, txn=txn_id, error=error, message=message))
+        return
+    if len(ids) > MAX_ACK_IDS:
+        raise WireError(f"ACK of {len(ids)} messages; {MAX_ACK_IDS} are the most in one")
+    if request_id is not None:
+        consumer.pending_acks += 1
+        session.connection.begin_request()
+    subscription = consumer.subscription
+    for each in ids:
+        if not 0 <= each[3] <= MAX_BATCH_SIZE:
+            raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
+    answer = None if request_id is None else partial(_acknowledged, session, consumer, request_id, txn_id)
+    if txn_id is None:
+        subscription.acknowledge(consumer, ids, answer, cumulative=cumulative)
+    elif session.principal is None or (foreign := _foreign(session, consumer, txn_id)) is None:
+        subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative, key=key)
+    elif answer is not None:
+        answer(None, foreign.code, foreign.message)
+
+
+def _foreign(session: Session, consumer: Consumer, txn_id: TxnId) -> Refusal | None:
+    subscription = consumer.subscription
+    return foreign_in(session, txn_id, f"was not told of {subscription.name} on {subscription.topic.name}")
+
+
+def _acknowledged(
+    session: Session,
+    consumer: Consumer,
+    request_id: int,
+    txn_id: TxnId | None,
+    value: Any,  # an Answer's first argument; an acknowledgement has none
+    error: ServerError | None,
+    message: str,
+) -> None:
+    if error is None:
+        response = encode_ack_response(consumer.consumer_id, request_id, txn=txn_id)
+    else:
+        response = encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message)
+    if consumer.pending_acks:
+        consumer.pending_acks -= 1
+        session.connection.answer(response)
+    else:  # the consumer was closed meanwhile, and with it all that it had pending
+        session.connection.write(response)
+
+
+def _unheard(value: Any, error: ServerError | None, message: str) -> None:
+    """The answer of a request whose client asked for none."""
+
+
+FRAMES: Final[dict[int, FrameHandler]] = {
+    pb.BaseCommand.ACK: on_ack,
+    pb.BaseCommand.FLOW: on_flow,
 }

@@ -1,4 +1,4 @@
-"""PRODUCER and CLOSE_PRODUCER."""
+"""Commands of producers: PRODUCER, CLOSE_PRODUCER, and SEND, which makes no task and no future."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
+from pulsar_txn.broker.net.intake import SENDS
 from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
+from pulsar_txn.wire.hot import decode_send
 from pulsar_txn.wire.ids import EARLIEST
 from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 from pulsar_txn.wire.topics import TopicName
 
 from .checks import check_client_name, check_subscription_name, check_user_topic
-from .schemas import pack_schema_version, schema_of
-from .services import AnyTopic, Services
-from .session import Handler, Session
+from .session import AnyTopic, FrameHandler, Handler, Services, Session, foreign_in
+from .topics import pack_schema_version, schema_of
 
 
 async def on_producer(session: Session, body: Any) -> None:
@@ -154,7 +155,31 @@ def _end_turn(session: Session, producer_id: int, why: str) -> None:
         session.connection.refuse(asked, Refusal(ServerError.ServiceNotReady, f"the producer {why} before its turn came"))
 
 
+def on_send(session: Session, frame: bytes) -> None:
+    """SEND: the topic answers through the producer's owner, in order."""
+    producer_id, sequence_id, _, txn_id, highest, is_chunk, _, entry = decode_send(frame)
+    producer = session.producers.get(producer_id)
+    if producer is None:
+        if producer_id not in session.closed_producers:  # closed a moment ago: its last sends are dropped
+            raise WireError(f"SEND for producer {producer_id}, which is not open on this connection")
+        return
+    producer.pending += 1
+    session.pending_sends += 1
+    if session.pending_sends == session.max_pending_sends:
+        session.connection.hold(SENDS, hold=True)
+    if txn_id is not None and session.principal is not None:
+        foreign = foreign_in(session, txn_id, f"{producer.topic.name} is not registered in it")
+        if foreign is not None:
+            session.producer_refused(producer, sequence_id, foreign.code, foreign.message)
+            return
+    producer.topic.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
+
+
 HANDLERS: Final[dict[int, Handler]] = {
     pb.BaseCommand.PRODUCER: on_producer,
     pb.BaseCommand.CLOSE_PRODUCER: on_close_producer,
+}
+
+FRAMES: Final[dict[int, FrameHandler]] = {
+    pb.BaseCommand.SEND: on_send,
 }

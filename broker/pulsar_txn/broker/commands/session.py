@@ -1,6 +1,7 @@
-"""Session of one client: its producers, its consumers, and who it is.
+"""Session of one client: its producers, its consumers, and who it is; and what the commands ask of the broker (`Services`).
 
-Its connection moves bytes; the session knows what they mean.
+A connection moves bytes; the session knows what they mean. Commands see the `Services` only, so they can be read and tested
+without the broker. CONNECT, fresh credentials and keep-alive are here, all other commands in files of their own.
 """
 
 from __future__ import annotations
@@ -8,27 +9,44 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from importlib.metadata import version
+from typing import Any, Final, Protocol, TypeAlias
 
-from pulsar_txn.broker.base.limits import LimitReached
+from pulsar_txn.broker.base.limits import LimitReached, Limits
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.sorted_names import Pieces
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.catalog.catalog import Catalog
+from pulsar_txn.broker.catalog.lists import TopicLists
 from pulsar_txn.broker.dispatch.consumers import Consumer
+from pulsar_txn.broker.net.authentication import Authentication
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.intake import SENDS
 from pulsar_txn.broker.net.introduction import Introduction
+from pulsar_txn.broker.topics.nonpersistent import NonPersistentTopic
 from pulsar_txn.broker.topics.producers import Producer
-from pulsar_txn.broker.txn.bound import Bound
-from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.broker.topics.topic import Topic
+from pulsar_txn.broker.txn.coordinators import Bound, Coordinators
+from pulsar_txn.broker.txn.participants import is_external
+from pulsar_txn.broker.txn.transactional_ids import TakeOvers, TransactionalIds
+from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.tc.owners import Identity
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.hot import encode_send_receipt
-from pulsar_txn.wire.ids import Position, unsigned64
+from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, unsigned64
+from pulsar_txn.wire.topics import TopicName
 
-from .group_member import GroupMember
-from .leaving import leave
-from .opened import OpenedTransactions
-from .services import Services
+from .txn_session import GroupMember, OpenedTransactions, leave
 
-if TYPE_CHECKING:
-    from pulsar_txn.tc.owners import Identity
+_PROTOCOL_VERSION: Final = 21
+_MAX_VERSION_LENGTH: Final = 256
+_SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')}"
+
+AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
+
 
 Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
 """Takes a command's body; a coroutine is run as a task of the connection, and its Refusal is answered with ERROR."""
@@ -37,11 +55,58 @@ FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
 """Takes a whole frame, and decodes it itself: for commands that travel per message or per transaction."""
 
 
+class Services(Protocol):
+    """Topics, names and coordinators of one broker. `coordinators` is None where transactions are switched off.
+
+    `ends_groups`: whether the coordinators end several transactions by one record; `checks`: whether they ask check groups.
+    """
+
+    config: BrokerConfig
+    turn: Turn
+    catalog: Catalog
+    topic_lists: TopicLists
+    coordinators: Coordinators | None
+    transactional_ids: TransactionalIds | None
+    take_overs: TakeOvers | None
+    ends_groups: bool
+    checks: bool
+    service_url: str
+    service_url_tls: str
+    authentication: Authentication
+    limits: Limits
+
+    def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
+        """See `txn.participants.EndsTransactions`."""
+
+    def end_on_subscription(
+        self, topic: str, subscription: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
+    ) -> None:
+        """See `txn.participants.EndsTransactions`."""
+
+    def place(self, participant: Participant) -> tuple[str, Participant]:
+        """See `txn_session.Coordinating`."""
+
+    async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
+        """The topic, opened and recovered. Refusals: TopicNotFound, NotAllowedError, ServiceNotReady."""
+
+    async def non_persistent_topics(self, tenant: str, namespace: str) -> Pieces:
+        """Full names of the non-persistent topics that are in use, sorted."""
+
+    def new_consumer_name(self) -> str:
+        """A name for a consumer that brought none."""
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer is gone."""
+
+    def list_turn(self, connection: Connection) -> AbstractAsyncContextManager[None]:
+        """Inside, one long answer may be made for this client. LimitReached: too many of them wait to be read."""
+
+
 class Session:
     """The state of one client.
 
     `principal`: who the client is (None without authentication), and whether that is an operator: `superuser`;
-    `identity`: its transactional id, if it named one; `taking_over`: see `coordinating.TxnSession`.
+    `identity`: its transactional id, if it named one; `taking_over`: see `txn_session.TxnSession`.
     """
 
     def __init__(
@@ -221,3 +286,73 @@ def _consumers_of(session: Session) -> int:
 def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:
     if limit and sum(len(each) for each in held) >= limit and not any(channel_id in each for each in held):
         raise LimitReached(f"max{kind.capitalize()}PerConnection", f"this connection has {limit} {kind}")
+
+
+def foreign_in(session: Session, txn_id: TxnId, participant: str) -> Refusal | None:
+    """Return why a client with a principal may not write in a transaction; None: it is its own.
+
+    Ids are counters that anybody can guess, so a participant cannot tell from them whose a transaction is. What belongs to
+    another role is refused as what does not exist. A client without a principal is not asked for: then nobody has one.
+    `participant`: what the refusal of the participant itself says of a transaction that does not exist.
+    """
+    coordinators = session.services.coordinators
+    if coordinators is None:
+        return None  # the participant knows of no transaction
+    if session.services.config.external_transaction_coordinators_enabled and is_external(txn_id):
+        return None  # whose it is its coordinator knows; no broker asks one beside it
+    own = coordinators.belongs_to(txn_id, session.principal)
+    if own is None:
+        return Refusal(ServerError.ServiceNotReady, f"the coordinator of {txn_id} is not ready; retry")
+    text = f"transaction {txn_id} is not open, or {participant}"
+    return None if own else Refusal(ServerError.NotAllowedError, text)
+
+
+def on_connect(session: Session, body: Any) -> None:
+    """CONNECT: who the client is. A second one closes the connection, and so does one that is refused."""
+    if session.connection.connected:
+        raise MalformedFrame("CONNECT came a second time")
+    if not session.introduction.let_in(session, body):
+        return
+    session.answers_checks = body.feature_flags.supports_checks
+    session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
+    session.connection.write_command(
+        "connected",
+        server_version=_SERVER_VERSION,
+        protocol_version=min(_PROTOCOL_VERSION, body.protocol_version),
+        max_message_size=session.services.config.max_message_size,
+        feature_flags=pb.FeatureFlags(
+            supports_topic_watchers=session.services.config.enable_broker_side_subscription_pattern_evaluation,
+            supports_topic_watcher_reconcile=session.services.config.enable_broker_side_subscription_pattern_evaluation,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_transactional_ids=session.services.transactional_ids is not None,
+            keeps_transaction_outcomes=session.services.config.transaction_outcome_retention_count > 0,
+            supports_group_end=session.services.ends_groups,
+            supports_txn_deduplication=True,
+            supports_committed_position=True,
+            tells_halves=True,
+            describes_transactional_ids=session.services.transactional_ids is not None,
+            supports_checks=session.services.checks,
+        ),
+    )
+
+
+def on_auth_response(session: Session, body: Any) -> None:
+    """AUTH_RESPONSE: fresh credentials, which the client was asked for."""
+    session.introduction.renew(body)
+
+
+def on_ping(session: Session, body: Any) -> None:
+    """PING."""
+    session.connection.write_command("pong")
+
+
+def on_pong(session: Session, body: Any) -> None:
+    """PONG: that something was heard is noted already."""
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.CONNECT: on_connect,
+    pb.BaseCommand.AUTH_RESPONSE: on_auth_response,
+    pb.BaseCommand.PING: on_ping,
+    pb.BaseCommand.PONG: on_pong,
+}

@@ -1,17 +1,70 @@
-"""GET_TOPICS_OF_NAMESPACE, and WATCH_TOPIC_LIST with its end."""
+"""Questions about topics: partitions, lookup, the topics of a namespace and their changes, and schemas.
+
+Every topic is served here, so a lookup never sends a client elsewhere. Compatibility of schemas is not judged.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 from pulsar_txn.broker.base.sorted_names import Pieces, count_of
+from pulsar_txn.broker.catalog.catalog import Schema
 from pulsar_txn.broker.catalog.lists import Matches, hash_of_pieces, matching, pattern_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import check_namespace
+from pulsar_txn.wire.topics import InvalidName, TopicName, check_namespace
 
-from .services import Services
-from .session import Handler, Session
+from .session import Handler, Services, Session
+
+
+async def on_partitioned_metadata(session: Session, body: Any) -> None:
+    """PARTITIONED_METADATA: 0 for topics that have no partitions, and for those that are not there."""
+    services = session.services
+    try:
+        name = TopicName.parse(body.topic)
+        partitions = await services.catalog.partitions_or_create(name, may_create=body.metadata_auto_creation_enabled)
+    except (Refusal, InvalidName) as error:
+        code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
+        session.connection.write_command(
+            "partitionMetadataResponse",
+            request_id=body.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=int(code),
+            message=str(error),
+        )
+        return
+    session.connection.write_command(
+        "partitionMetadataResponse",
+        request_id=body.request_id,
+        partitions=partitions,
+        response=pb.CommandPartitionedTopicMetadataResponse.Success,
+    )
+
+
+def on_lookup(session: Session, body: Any) -> None:
+    """LOOKUP: every topic is here; the client stays on the address that it came by."""
+    try:
+        TopicName.parse(body.topic)
+    except InvalidName as error:
+        session.connection.write_command(
+            "lookupTopicResponse",
+            request_id=body.request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=int(ServerError.InvalidTopicName),
+            message=str(error),
+        )
+        return
+    session.connection.write_command(
+        "lookupTopicResponse",
+        request_id=body.request_id,
+        brokerServiceUrl=session.services.service_url,
+        brokerServiceUrlTls=session.services.service_url_tls,
+        response=pb.CommandLookupTopicResponse.Connect,
+        authoritative=True,
+        proxy_through_service_url=True,
+    )
+
 
 _BYTES_PER_NAME: Final = 4  # its tag and its length
 
@@ -111,8 +164,65 @@ def on_watch_topic_list_close(session: Session, body: Any) -> None:
     session.connection.write_command("success", request_id=body.request_id)
 
 
+async def on_get_schema(session: Session, body: Any) -> None:
+    """GET_SCHEMA: the newest, or the version asked for."""
+    wanted = unpack_schema_version(body.schema_version) if body.schema_version else None
+    async with session.services.list_turn(session.connection):  # a schema may be long
+        await _answer_schema(session, body, wanted)
+
+
+async def _answer_schema(session: Session, body: Any, wanted: int | None) -> None:
+    found = await session.services.catalog.schema(TopicName.parse(body.topic), wanted)
+    if found is None:
+        session.connection.write_command(
+            "getSchemaResponse",
+            request_id=body.request_id,
+            error_code=int(ServerError.TopicNotFound),
+            error_message=f"{body.topic} has no schema",
+        )
+        return
+    (kind, name, data, properties), index = found
+    pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
+    session.connection.write_list(
+        "getSchemaResponse",
+        request_id=body.request_id,
+        schema=pb.Schema(name=name, schema_data=data, type=kind, properties=pairs),  # type: ignore[arg-type] # a number of ours
+        schema_version=pack_schema_version(index),
+    )
+
+
+async def on_get_or_create_schema(session: Session, body: Any) -> None:
+    """GET_OR_CREATE_SCHEMA: stored as it is; compatibility is not judged."""
+    index = await session.services.catalog.schema_version(TopicName.parse(body.topic), schema_of(body.schema))
+    session.connection.write_command(
+        "getOrCreateSchemaResponse", request_id=body.request_id, schema_version=pack_schema_version(index)
+    )
+
+
+def schema_of(schema: Any) -> Schema:
+    """A Schema message as the catalog keeps it."""
+    return schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties}
+
+
+def pack_schema_version(index: int) -> bytes:
+    """Eight bytes, big endian, as in Pulsar."""
+    return struct.pack(">q", index)
+
+
+def unpack_schema_version(data: bytes) -> int:
+    """The inverse. Refusal for other bytes."""
+    if len(data) != 8:
+        raise Refusal(ServerError.IncompatibleSchema, f"a schema version has eight bytes, not {len(data)}")
+    index: int = struct.unpack(">q", data)[0]
+    return index
+
+
 HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
+    pb.BaseCommand.LOOKUP: on_lookup,
     pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: on_get_topics,
     pb.BaseCommand.WATCH_TOPIC_LIST: on_watch_topic_list,
     pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE: on_watch_topic_list_close,
+    pb.BaseCommand.GET_SCHEMA: on_get_schema,
+    pb.BaseCommand.GET_OR_CREATE_SCHEMA: on_get_or_create_schema,
 }

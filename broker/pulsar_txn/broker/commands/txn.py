@@ -1,37 +1,46 @@
-"""The transaction commands.
+"""The transaction commands, and those that name a transactional id.
 
-Every answer, also an error, carries the ids of the transaction: clients find their coordinator by them.
+Every answer to a transaction, also an error, carries its ids: clients find their coordinator by them.
+
+TC_CLIENT_CONNECT with a transactional id says who the client is from then on, on this connection. A client that comes without
+an epoch is a new instance. It is answered once everything that older instances began has ended, at all participants, so that
+what it reads then does not change under it (Kafka's InitProducerId; `docs/adr/0044`).
+
+DESCRIBE_TRANSACTIONAL_ID tells what its coordinator knows of an id (Kafka's DescribeTransactions). CONNECTED announces
+`describes_transactional_ids`, without which no client asks. An id belongs to the role that named it: to others than operators
+only their own exist. One answer has at most `MAX_TRANSACTIONS` transactions and `_MAX_NAMES` characters of participants, the
+first of them, and says how many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
-from pulsar_txn.broker.txn.bound import Bound, BoundTransactions
-from pulsar_txn.broker.txn.host import Answer
-from pulsar_txn.tc.owners import Owner
+from pulsar_txn.broker.base.slices import LoopBudget
+from pulsar_txn.broker.txn.coordinators import Bound, BoundTransactions, Coordinators
+from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.tc.owners import Identity, Owner
 from pulsar_txn.tc.requests import Check, EndTxn, PrepareTxn
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.frames import command, decode_command
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, signed64
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, signed64, unsigned64
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .check_groups import HANDLERS as CHECK_HANDLERS
 from .check_groups import NO_CHECKS
 from .checks import check_subscription_name
-from .coordinating import TxnFrameHandler, TxnHandler, TxnSession
-from .describing import HANDLERS as DESCRIBE_HANDLERS
-from .identities import identify
-from .opened import Asked
+from .txn_session import Asked, TxnFrameHandler, TxnHandler, TxnSession
 
 MAX_PARTICIPANTS: Final = 1000
 """Of one request."""
 
+MAX_TRANSACTIONS: Final = 1000
+_MAX_NAMES: Final = 256 * 1024
 _MAX_GROUP: Final = 10_000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
@@ -65,7 +74,7 @@ async def on_tc_connect(session: TxnSession, body: Any) -> None:
 
 
 def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participant, ...] = ()) -> None:
-    """NEW_TXN: a repeat means the same transaction (see `opened`). `participants`: what is registered with it."""
+    """NEW_TXN: a repeat means the same transaction (see `OpenedTransactions`). `participants`: what is registered with it."""
     head, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
@@ -252,6 +261,132 @@ def on_prepare_txn(session: TxnSession, frame: bytes) -> None:
     coordinators.prepare(PrepareTxn(answer, txn_id, body.token, *who, may))
 
 
+async def identify(session: TxnSession, body: Any, coordinators: Coordinators) -> dict[str, int]:
+    """Bind the connection to a transactional id and its epoch; what the answer says of them.
+
+    Raises Refusal, as `TakeOvers.done` and `TransactionalIds` do; then the connection has no new identity. A repeat over the
+    same connection after ServiceNotReady goes on with the epoch of the first attempt.
+    """
+    name, ids = body.transactional_id, session.services.transactional_ids
+    if ids is None:
+        text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
+        raise Refusal(ServerError.NotAllowedError, text)
+    known = session.identity or session.taking_over
+    if known is not None and known[0] != name:
+        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {known[0]!r}")
+    if body.HasField("transactional_epoch"):
+        await _resume(session, (name, body.transactional_epoch), body.tc_id, coordinators)
+        return {}
+    if session.taking_over is None:
+        epoch, tc_id = await ids.begin(name, len(coordinators))
+        session.taking_over = (name, epoch)
+    else:
+        epoch, tc_id = session.taking_over[1], await ids.coordinator(name, len(coordinators))
+    identity = (name, epoch)
+    if not coordinators.is_elsewhere(tc_id):  # else the client goes there with its epoch, which begins there
+        await _take_over(session, identity, tc_id, coordinators)
+    session.identity, session.taking_over = identity, None
+    return {"tc_id": tc_id, "transactional_epoch": epoch}
+
+
+async def _resume(session: TxnSession, identity: Identity, tc_id: int, coordinators: Coordinators) -> None:
+    """A client is back with its epoch. Where several processes lead coordinators, the epoch may begin here only now."""
+    ids = session.services.transactional_ids
+    assert ids is not None  # noqa: S101 - the caller has looked
+    await ids.resume(*identity)
+    if coordinators.is_shared and tc_id == await ids.coordinator(identity[0], len(coordinators)):
+        await _take_over(session, identity, tc_id, coordinators)
+    session.identity = identity
+
+
+async def _take_over(session: TxnSession, identity: Identity, tc_id: int, coordinators: Coordinators) -> None:
+    await coordinators.connect(tc_id)
+    take_overs = session.services.take_overs
+    assert take_overs is not None  # noqa: S101 - there are transactional ids, so there are coordinators
+    await take_overs.done(tc_id, session.principal, identity, session.incarnation)
+
+
+async def on_describe_transactional_id(session: TxnSession, body: Any) -> None:
+    """Answered by the id's coordinator; elsewhere, with which one that is. Refusal."""
+    coordinators, ids = session.services.coordinators, session.services.transactional_ids
+    if coordinators is None or ids is None:
+        text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
+        raise Refusal(ServerError.NotAllowedError, text)
+    owner = (body.owner or None) if body.HasField("owner") else session.principal
+    if owner != session.principal and not session.superuser:
+        text = "a role sees its own transactional ids; those of another owner are for operators (superUserRoles)"
+        raise Refusal(ServerError.AuthorizationError, text)
+    told: dict[str, Any] = {"request_id": body.request_id}
+    tc_id = await ids.find(body.transactional_id)
+    if tc_id is not None:
+        told["tc_id"] = tc_id
+        if not body.HasField("tc_id") and coordinators.is_elsewhere(tc_id):
+            told["elsewhere"] = True
+        else:
+            told |= await _known(session, coordinators, tc_id, owner, body.transactional_id)
+    session.connection.write_command("describeTransactionalIdResponse", **told)
+
+
+async def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, owner: str | None, name: str) -> dict[str, Any]:
+    coordinators.check_here(tc_id)
+    host = coordinators.ready(tc_id)
+    assert host is not None  # noqa: S101 - it is here
+    machine: Any = host.machine
+    if not hasattr(machine, "describe"):
+        raise Refusal(ServerError.NotAllowedError, "this server's coordinator plug-in does not describe transactional ids")
+    info = machine.describe(owner, name, MAX_TRANSACTIONS)
+    if info is None:
+        return {}
+    transactions, left = [], _MAX_NAMES
+    async for each in each_living(machine, info, session.services.turn.budget):
+        shown, used = _described_participants(session, each, left)
+        left -= used
+        transactions.append(_shown(each, shown))
+    return {
+        "epoch": info.epoch,
+        "last_used_millis": info.last_used_ms,
+        "transaction_count": info.transaction_count,
+        "transactions": transactions,
+    }
+
+
+async def each_living(machine: Any, info: Any, budget: LoopBudget) -> AsyncIterator[Any]:
+    """The transactions of an id, each as it is when its turn comes; those that have ended meanwhile are passed over."""
+    async for least in budget.each(info.living, at_a_time=1):
+        found = machine.transaction(least)
+        if found is not None:
+            yield found
+
+
+def _shown(info: Any, participants: list[pb.DescribedParticipant]) -> pb.DescribedTransaction:
+    return pb.DescribedTransaction(
+        txnid_least_bits=unsigned64(info.txn_id.least),
+        txnid_most_bits=unsigned64(info.txn_id.most),
+        status=int(info.status),
+        epoch=info.identity[1],
+        start_time_millis=info.start_time_ms,
+        timeout_millis=info.timeout_ms,
+        modified_millis=info.modified_ms,
+        check_group=info.check_group,
+        check_count=info.check_count,
+        participant_count=len(info.participants),
+        participants=participants,
+    )
+
+
+def _described_participants(session: TxnSession, info: Any, left: int) -> tuple[list[pb.DescribedParticipant], int]:
+    """The first of them, in at most `left` characters, and how many those are."""
+    found: list[pb.DescribedParticipant] = []
+    used = 0
+    for each in info.participants:
+        used += len(each.topic) + len(each.subscription or "")
+        if used > left:
+            return found, left  # nothing more of later transactions either
+        cluster, place = session.services.place(each)
+        found.append(pb.DescribedParticipant(topic=place.topic, subscription=place.subscription, cluster=cluster or None))
+    return found, used
+
+
 def _refused(response: int, head: bytes, error: ServerError, message: str) -> bytes:
     return hot_txn.encode_response(response, head, error=int(error), message=message)
 
@@ -266,6 +401,10 @@ REQUESTS: Final[dict[int, TxnFrameHandler]] = {
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
     hot_txn.END_TXN: on_end_txn,
     pb.BaseCommand.PREPARE_TXN: on_prepare_txn,
+}
+
+DESCRIBE_HANDLERS: Final[dict[int, TxnHandler]] = {
+    pb.BaseCommand.DESCRIBE_TRANSACTIONAL_ID: on_describe_transactional_id,
 }
 
 HANDLERS: Final[dict[int, TxnHandler]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.wire.hot import AckId, encode_message
 from pulsar_txn.wire.ids import AckKey, Position, TxnId
 from pulsar_txn.wire.topics import TopicName

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Position

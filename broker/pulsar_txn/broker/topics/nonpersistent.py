@@ -10,7 +10,7 @@ from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import Consumer
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.wire.entries import is_encrypted, read_header, verify_checksum
 from pulsar_txn.wire.errors import ChecksumMismatch, Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId

@@ -14,9 +14,9 @@ from pulsar_txn.broker.dispatch.dispatcher import Dispatcher, SingleActiveDispat
 from pulsar_txn.broker.dispatch.key_shared import KeySharedDispatcher
 from pulsar_txn.broker.dispatch.position_notes import PositionNotes
 from pulsar_txn.broker.dispatch.shared import SharedDispatcher
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.hosts import PendingAckHost
 from pulsar_txn.broker.txn.participants import RegistrationOf
-from pulsar_txn.broker.txn.pending_acks import PendingAckHost
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import MoveCursor, Reply
 from pulsar_txn.ledger.protocols import Cursor, EntryTooLarge, LedgerError, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import (

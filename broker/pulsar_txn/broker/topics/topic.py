@@ -17,9 +17,9 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
-from pulsar_txn.broker.txn.buffer_host import SNAPSHOT_AFTER, TOPIC, BufferHost
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.hosts import SNAPSHOT_AFTER, TOPIC, BufferHost
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck

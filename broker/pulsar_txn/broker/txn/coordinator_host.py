@@ -1,4 +1,8 @@
-"""One coordinator at its host: ends that are joined, participants that are told, and questions that leave."""
+"""One coordinator at its host: participants that are told, questions that leave, and records that are followed.
+
+It carries out what the coordinator's machine decides, and decides nothing of a transaction itself. `WatchedCoordinatorHost` is
+for a server that follows the records of its coordinators, live and while they are folded.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pulsar_txn.broker.base.seldom import Seldom
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import AskProducer, Effect, TellGroup, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, Machine, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import LeasedLog, Log
 from pulsar_txn.tc.causes import Cause, cause_of
 from pulsar_txn.tc.requests import Coordinator, IsRegistered, ParticipantsDone, Request
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
 
-from .host import MachineHost
+from .hosts import MachineHost
 from .participants import Participants
 
 _logger = logging.getLogger(__name__)
@@ -204,3 +208,76 @@ MakeHost: TypeAlias = Callable[
 def plain_host(_tc_id: int, *parts: Any) -> CoordinatorHost:
     """Make a host whose records nobody follows."""
     return CoordinatorHost(*parts)
+
+
+class CoordinatorWatch(Protocol):
+    """Follows the records of one coordinator, from its recovery on. A coordinator that is opened again has another watch."""
+
+    is_sampling: bool
+    """Whether `appended` has been told of a record that `confirmed` has not yet."""
+
+    def restored(self, machine: Any, data: bytes) -> None:
+        """The machine has the state of its snapshot, beside which `data` was stored."""
+
+    def applied(self, record: Any) -> None:
+        """A record was applied, in recovery or live."""
+
+    def folded(self) -> None:
+        """Everything that the log holds is applied."""
+
+    def stored(self) -> bytes:
+        """Return what is stored beside a snapshot that is taken now."""
+
+    def appended(self, position: Position) -> None:
+        """A record was appended at this position."""
+
+    def confirmed(self, position: Position) -> None:
+        """Everything up to here is durable."""
+
+
+class WatchedCoordinatorHost(CoordinatorHost):
+    """See `CoordinatorHost`. `watch` is set before the recovery."""
+
+    watch: CoordinatorWatch
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """Tell the watch."""
+        watch = self.watch
+        if not watch.is_sampling:
+            watch.appended(position)
+        watch.applied(record)
+
+    def confirmed(self) -> None:
+        """Tell the watch."""
+        if self.watch.is_sampling:
+            self.watch.confirmed(self.host.main.confirmed)
+
+    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
+        """Apply one entry in recovery."""
+        record = machine.decode(log, data)
+        machine.apply(log, position, record)
+        self.watch.applied(record)
+
+    def snapshot_extra(self) -> bytes:
+        """Return what the watch stores."""
+        return self.watch.stored()
+
+    def restore_extra(self, data: bytes) -> None:
+        """The inverse of `snapshot_extra`."""
+        self.watch.restored(self.machine, data)
+
+    def folded(self) -> None:
+        """See `CoordinatorHost.folded`."""
+        super().folded()
+        self.watch.folded()
+
+
+def watched_by(watch: Callable[[int], CoordinatorWatch]) -> MakeHost:
+    """For `Coordinators`: each coordinator that is opened has a watch of its own."""
+
+    def make(tc_id: int, *parts: Any) -> CoordinatorHost:
+        host = WatchedCoordinatorHost(*parts)
+        host.watch = watch(tc_id)
+        return host
+
+    return make

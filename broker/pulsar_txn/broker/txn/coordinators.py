@@ -1,14 +1,30 @@
-"""The transaction coordinators of this broker: one machine host each, and who may reach them when."""
+"""The transaction coordinators of one server: how they are opened, who may reach them when, and what ends with a connection.
+
+Opening: in a store of one process a log is there at once. In a store that several processes share, `open` lasts until this
+process leads the log, which may be for ever: nobody waits for that, and it is no failure. A coordinator that fails is opened
+again.
+
+Transactions that end with the connection that opened them (`abort_on_disconnect`): Kafka's design allows a coordinator to abort
+when it notices that a socket was closed. Here a client asks for it, because most clients come back after a broken connection
+and go on. What is prepared stays: it waits for its end whatever becomes of its client. A connection that the server ends (its
+own end, or another instance that leads from now on) is no sign that the client is gone, so it aborts nothing; the same client
+comes back. After a restart nobody knows the connection any more: the timeout decides, or the check group.
+
+What a transaction may do and how it ends is the machine's decision (`pulsar_txn.tc`), never one of this file.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore
+from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore, SharedLogStore, StorageFailed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.owners import Identity, Owner
 from pulsar_txn.tc.requests import (
@@ -33,13 +49,274 @@ from pulsar_txn.tc.requests import (
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, TxnAction, TxnId, coordinator_of
 
-from .bound import BoundTransactions
 from .check_groups import CheckGroups, GroupKey
 from .coordinator_host import CoordinatorHost, MakeHost, plain_host
-from .host import Answer
-from .joint_end import JointEnd
-from .opening import Opening, coordinator_log_name
 from .participants import Participants
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_REOPEN_SECONDS: Final = 1.0
+_LAST_REOPEN_SECONDS: Final = 60.0
+_LAST_SHARED_REOPEN_SECONDS: Final = 2.0
+"""Others may be waiting for a coordinator that nobody leads."""
+_LEASE_SECONDS: Final = 0.1
+"""Between a lease that was lost and the next wait for it."""
+_BESIDE_OTHERS: Final = 16
+"""Transactions of lost connections that are aborted in one turn, while other long work waits."""
+
+Abort: TypeAlias = Callable[[TxnId, Owner], bool]
+"""Abort what is open of it; False while its coordinator does not serve."""
+
+WAITS_SECONDS: Final = 60.0
+_LONG_WAITS: Final = (
+    ("prepared", "prepared_since_ms", "whoever has its token, its check group or an operator has to commit or abort it"),
+    ("parked", "parked_since_ms", "nobody knew its outcome; an operator has to commit, abort or resume it"),
+)
+
+
+def coordinator_log_name(tc_id: int) -> str:
+    """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
+    return f"pulsar/system/persistent/__transaction_log_{tc_id}"
+
+
+class Opening:
+    """Opens the logs of coordinators until it is closed.
+
+    `prepare(tc_id)` gives what makes a host of an open log; `serve(tc_id, host)` is called when the host has read it.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        turn: Turn,
+        prepare: Callable[[int], Callable[[Log], CoordinatorHost]],
+        serve: Callable[[int, CoordinatorHost], None],
+        on_storage_failed: Callable[[Exception], None],
+        log_name: Callable[[int], str] = coordinator_log_name,
+    ) -> None:
+        self._store = store
+        self._shared = store if isinstance(store, SharedLogStore) else None
+        self._turn = turn
+        self._prepare = prepare
+        self._serve = serve
+        self._on_storage_failed = on_storage_failed
+        self._log_name = log_name
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: set[int] = set()
+        self._delays: dict[int, float] = {}
+        self._failed: dict[int, CoordinatorHost] = {}
+        self._closed = False
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other processes may lead what this one does not."""
+        return self._shared is not None
+
+    def waits(self, tc_id: int) -> bool:
+        """True if another process may lead the coordinator: this one does not."""
+        return tc_id in self._waiting
+
+    def leader(self, tc_id: int) -> str | None:
+        """Return where the process is reached that leads a coordinator for which this one waits; None when nobody is known."""
+        leader = None if self._shared is None else self._shared.leader_of(self._log_name(tc_id))
+        return None if self._shared is None or leader == self._shared.advertised else leader
+
+    def start(self, tc_id: int) -> None:
+        """Open the log of a coordinator."""
+        if not self._closed:
+            if self._shared is not None:
+                self._waiting.add(tc_id)
+            self._tasks[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
+
+    def failed(self, tc_id: int, host: CoordinatorHost | None, error: Exception) -> None:
+        """The coordinator's log has failed: close it, and open it again."""
+        if host is not None:
+            self._failed[tc_id] = host
+        if isinstance(error, StorageFailed):
+            self._on_storage_failed(error)
+        else:
+            self._again(tc_id, error)
+
+    async def opened(self, tc_id: int) -> None:
+        """Wait until the coordinator is there, or has to be opened again; not for its lease."""
+        task = self._tasks.get(tc_id)
+        if task is not None and tc_id not in self._waiting:
+            await asyncio.wait([task])
+
+    async def all_opened(self) -> None:
+        """Wait until each coordinator is there, or has to be opened again."""
+        await asyncio.gather(*(asyncio.shield(task) for task in list(self._tasks.values())), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Open nothing more."""
+        self._closed = True
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _open(self, tc_id: int) -> None:
+        failed = self._failed.pop(tc_id, None)
+        if failed is not None:
+            await failed.release()
+        try:
+            make = self._prepare(tc_id)
+            log = await self._store.open(self._log_name(tc_id))
+            self._waiting.discard(tc_id)
+            host = make(log)
+            await host.recover()
+            self._serve(tc_id, host)
+        except StorageFailed as error:
+            self._on_storage_failed(error)
+        except LeaseLost as error:
+            self._again(tc_id, error)
+        except Exception as error:
+            _logger.exception("coordinator %d cannot be opened; it is tried again", tc_id)
+            self._again(tc_id, error)
+        else:
+            self._tasks.pop(tc_id, None)
+            self._delays.pop(tc_id, None)
+
+    def _again(self, tc_id: int, error: Exception) -> None:
+        if self._closed:
+            return
+        if self._shared is not None:
+            self._waiting.add(tc_id)  # whoever asks is not to wait for what may take long
+        if isinstance(error, LeaseLost):
+            _logger.warning("coordinator %d waits for its lease: %s", tc_id, error)
+            self._turn.runtime.call_later(_LEASE_SECONDS, self.start, tc_id)
+            return
+        delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
+        longest = _LAST_REOPEN_SECONDS if self._shared is None else _LAST_SHARED_REOPEN_SECONDS
+        self._delays[tc_id] = min(2 * delay, longest)
+        _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
+        self._turn.runtime.call_later(delay, self.start, tc_id)
+
+
+class Bound:
+    """Transactions of one connection. `is_over`: it has ended, or is not to end anything any more."""
+
+    __slots__ = ("aborts", "is_over", "transactions")
+
+    def __init__(self) -> None:
+        self.transactions: dict[TxnId, Owner] = {}
+        self.is_over = False
+        self.aborts = False
+
+
+class BoundTransactions:
+    """Those of one server. There are never more than transactions that take room in its coordinators."""
+
+    def __init__(self, turn: Turn, abort: Abort) -> None:
+        self._turn = turn
+        self._abort = abort
+        self._of: dict[TxnId, Bound] = {}
+        self._left: deque[tuple[TxnId, Owner]] = deque()
+        self._waiting: dict[int, list[tuple[TxnId, Owner]]] = {}
+        self._works = False
+        self._stopped = False
+
+    def bind(self, txn_id: TxnId, owner: Owner, bound: Bound) -> None:
+        """Bind it: it ends with this connection, and with no other one any more. A connection that is gone ends it at once."""
+        if bound.is_over:
+            if bound.aborts:
+                self._end([(txn_id, owner)])
+            return
+        before = self._of.get(txn_id)
+        if before is not None:
+            del before.transactions[txn_id]
+        self._of[txn_id] = bound
+        bound.transactions[txn_id] = owner
+
+    def ended(self, txn_id: TxnId) -> None:
+        """The transaction is over."""
+        bound = self._of.pop(txn_id, None)
+        if bound is not None:
+            del bound.transactions[txn_id]
+
+    def gone(self, bound: Bound) -> None:
+        """The client's connection has ended: abort what is open, in slices."""
+        if not bound.is_over:
+            bound.aborts = not self._stopped
+            left = self._taken(bound)
+            if bound.aborts:
+                self._end(left)
+
+    def release(self, bound: Bound) -> None:
+        """The server ends the connection: its transactions stay as they are."""
+        self._taken(bound)
+
+    def stop(self) -> None:
+        """The server ends: from now on nothing is aborted."""
+        self._stopped = True
+        self._left.clear()
+        self._waiting.clear()
+
+    def opened(self, tc_id: int) -> None:
+        """A coordinator serves again."""
+        self._end(self._waiting.pop(tc_id, []))
+
+    def lost(self, tc_id: int) -> None:
+        """Another process leads the coordinator."""
+        self._waiting.pop(tc_id, None)
+
+    def _taken(self, bound: Bound) -> list[tuple[TxnId, Owner]]:
+        bound.is_over = True
+        left, bound.transactions = list(bound.transactions.items()), {}
+        for txn_id, _ in left:
+            del self._of[txn_id]
+        return left
+
+    def _end(self, left: list[tuple[TxnId, Owner]]) -> None:
+        self._left += left
+        if self._left and not self._works:
+            self._works = True
+            self._turn.runtime.call_soon(self._work)
+
+    def _work(self) -> None:
+        budget, left = self._turn.budget, len(self._left)
+        if budget.waiters:  # they have waited for longer, and need the rest of this turn
+            left = min(left, _BESIDE_OTHERS)
+        while left and self._left and not budget.is_spent():
+            left -= 1
+            txn_id, owner = self._left.popleft()
+            if not self._abort(txn_id, owner):
+                self._waiting.setdefault(coordinator_of(txn_id.most), []).append((txn_id, owner))
+        self._works = bool(self._left)
+        if self._works:
+            self._turn.runtime.call_soon(self._work)
+
+
+class JointEnd:
+    """Answers for a group. `decided` is the token of the request that decides it; then the end of each member is joined.
+
+    `join(txn_id, answer)` asks for an end that is decided already. When the coordinator fails meanwhile, the answer is
+    retriable, and the repeat finds the decision.
+    """
+
+    def __init__(self, members: Collection[TxnId], join: Callable[[TxnId, Answer], None], answer: Answer) -> None:
+        self._members = members
+        self._join = join
+        self._answer = answer
+        self._left = len(members)
+        self._failed = False
+
+    def decided(self, value: Any, error: ServerError | None, message: str) -> None:
+        """The decision is durable, and one of the members is over; or the group was refused."""
+        if error is not None:
+            self._answer(value, error, message)
+            return
+        for txn_id in self._members:
+            self._join(txn_id, self._over)
+
+    def _over(self, value: Any, error: ServerError | None, message: str) -> None:
+        self._left -= 1
+        if self._failed:
+            return
+        if error not in (None, ServerError.TransactionNotFound):  # not found: over, and forgotten since
+            self._failed = True
+            self._answer(value, error, message)
+        elif not self._left:
+            self._answer(None, None, "")
 
 
 class ServingByLane(dict[int, CoordinatorHost]):
@@ -436,3 +713,35 @@ class Coordinators:
 
 def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:
     """Do nothing: nobody waits for it."""
+
+
+class LongWaits:
+    """`look()` now and then: one line for each coordinator and kind, again when as much time has passed. `after_ms` 0: none."""
+
+    def __init__(self, turn: Turn, coordinators: Callable[[], Coordinators | None], after_ms: int) -> None:
+        self._turn = turn
+        self._coordinators = coordinators
+        self._after_ms = after_ms
+        self._warned_ms: dict[tuple[int, str], int] = {}
+
+    async def look(self) -> None:
+        """Warn of what waits for too long."""
+        coordinators, now_ms = self._coordinators(), self._turn.clock.now_ms()
+        if coordinators is None or not self._after_ms:
+            return
+        for tc_id in coordinators.here:
+            host = coordinators.ready(tc_id)
+            machine: Any = None if host is None else host.machine
+            for kind, since, advice in _LONG_WAITS:
+                self._look_at(tc_id, kind, getattr(machine, since, ()), advice, now_ms)
+
+    def _look_at(self, tc_id: int, kind: str, since_ms: Any, advice: str, now_ms: int) -> None:
+        oldest_ms, key = min(since_ms, default=now_ms), (tc_id, kind)
+        if now_ms - oldest_ms < self._after_ms:
+            self._warned_ms.pop(key, None)
+            return
+        if now_ms - self._warned_ms.get(key, 0) >= self._after_ms:
+            self._warned_ms[key] = now_ms
+            text = "coordinator %d: %d transactions are %s, the first for %d s; readers of its topics wait: %s (%s)"
+            listed = f"pulsar-txn transactions list --{kind}"
+            _logger.warning(text, tc_id, len(since_ms), kind, (now_ms - oldest_ms) // 1000, advice, listed)

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
-
-from .host import Answer
 
 _logger = logging.getLogger(__name__)
 

@@ -360,7 +360,7 @@ class Ended:
 
 
 class Timeline:
-    """The stories of one coordinator. Implements `broker.txn.watched.CoordinatorWatch`.
+    """The stories of one coordinator. Implements `broker.txn.coordinator_host.CoordinatorWatch`.
 
     `decisions` counts them by status and cause. `append_seconds`: how long records took until they were durable; a sample.
     """
