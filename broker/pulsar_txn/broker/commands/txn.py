@@ -4,7 +4,7 @@ Every answer to a transaction, also an error, carries its ids: clients find thei
 
 TC_CLIENT_CONNECT with a transactional id says who the client is from then on, on this connection. A client that comes without
 an epoch is a new instance. It is answered once everything that older instances began has ended, at all participants, so that
-what it reads then does not change under it (Kafka's InitProducerId; `docs/adr/0044`).
+what it reads then does not change under it (Kafka's InitProducerId; `docs/adr/0003`).
 
 DESCRIBE_TRANSACTIONAL_ID tells what its coordinator knows of an id (Kafka's DescribeTransactions). CONNECTED announces
 `describes_transactional_ids`, without which no client asks. An id belongs to the role that named it: to others than operators
