@@ -24,8 +24,8 @@ from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE,
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
 from pulsar_txn.broker.cli.options import command_line_of, load_config
 from pulsar_txn.broker.commands.check_groups import HANDLERS as CHECK_HANDLERS
-from pulsar_txn.broker.commands.txn import HANDLERS as DESCRIBE_HANDLERS
 from pulsar_txn.broker.commands.txn import (
+    DESCRIBE_HANDLERS,
     MAX_PARTICIPANTS,
     identify,
     on_end_txn,
