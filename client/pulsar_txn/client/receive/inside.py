@@ -6,6 +6,7 @@ Programs hold an `AsyncConsumer`; whatever of this house works on one opens `con
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -214,8 +215,8 @@ class Inside(Generic[T]):
     def observe(self, messages: Sequence[Message[T]]) -> None:
         """The program has received these."""
         if self._is_timed:
-            for part in self.parts:
-                part.received(message for message in messages if message.entry.consumer is part)
+            for part, those in itertools.groupby(messages, lambda message: message.entry.consumer):
+                part.received(those)
         if self.chain is not None:
             self.chain.received(messages)
 

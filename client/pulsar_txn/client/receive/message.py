@@ -47,6 +47,10 @@ class Source(Protocol):
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...
 
+    def received(self, messages: Iterable[Message[Any]]) -> None:
+        """The program has these, and is to acknowledge them in time."""
+        ...
+
     def deliver_again(
         self, entries: Mapping[Position, tuple[int, int, tuple[int, int]]], copies: Iterable[Message[Any]] = ()
     ) -> None:

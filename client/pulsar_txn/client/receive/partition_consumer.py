@@ -585,8 +585,10 @@ class PartitionConsumer:
 
     def flush_permits(self) -> None:
         """Send the permits that wait; at once, so that the broker goes on while the program works on what it took."""
-        with self.inbox.guard:
-            taken, self.taken_beside = self.taken_beside, 0
+        taken = 0
+        if self.taken_beside:
+            with self.inbox.guard:
+                taken, self.taken_beside = self.taken_beside, 0
         self.machine.flush_permits(taken)
         if self._effects:
             self._perform()
@@ -657,8 +659,7 @@ class PartitionConsumer:
         Sent again when the consumer was closed, or its connection lost, before the answer came.
         """
         await self.channel.connected("acknowledge")
-        up_to = cumulative and not self.machine.chunks.holds_before(places[-1][0])
-        ids = self.machine.acknowledge_now(places, cumulative=cumulative)
+        ids, up_to = self.machine.acknowledge_now(places, cumulative=cumulative)
         self._perform()
         await self.channel.until_answered("acknowledge", lambda each: self.channel.ask_ack(each, ids, cumulative=up_to))
         self.machine.acknowledged(places, cumulative=cumulative)

@@ -375,8 +375,8 @@ class DeliveryMachine:
         self.group.add_cumulative(place)
         self._collect()
 
-    def acknowledge_now(self, places: Sequence[Place], *, cumulative: bool) -> list[AckId]:
-        """Acknowledge these and all that was collected; the ids of the acknowledgement that is to be answered."""
+    def acknowledge_now(self, places: Sequence[Place], *, cumulative: bool) -> tuple[list[AckId], bool]:
+        """Acknowledge these and all that was collected: the ids that are to be answered, and whether they are cumulative."""
         self._note_settled(places, cumulative=cumulative)
         if cumulative and not self.chunks.holds_before(places[-1][0]):
             for place in places:
@@ -384,12 +384,12 @@ class DeliveryMachine:
             individual, up_to = self.redelivery.take_acks()
             if individual:
                 self.effects.append(SendAcks(individual, []))
-            return list(up_to)
+            return list(up_to), True
         self.group.add(self.chunks.places(places) if self.chunks.remembers_any else places)
         individual, up_to = self.redelivery.take_acks()
         if up_to:
             self.effects.append(SendAcks([], up_to))
-        return list(individual)
+        return list(individual), False
 
     def acknowledged(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """The broker has answered an acknowledgement."""
