@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.broker.dispatch import holders
 from pulsar_txn.client.state import outgoing, owners, transaction
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
@@ -113,6 +114,12 @@ def delivered_message() -> Machine:
     return _machine("delivery", "A message at its consumer", "client/pulsar_txn/client/state/owners.py", owners.TRANSITIONS)
 
 
+def dispatched_message() -> Machine:
+    """A message as the dispatch of its subscription sees it."""
+    source = "broker/pulsar_txn/broker/dispatch/holders.py"
+    return _machine("dispatch", "A message at its subscription", source, holders.TRANSITIONS)
+
+
 MACHINES: Final[tuple[Callable[[], Machine], ...]] = (
     tc,
     lanes,
@@ -122,6 +129,7 @@ MACHINES: Final[tuple[Callable[[], Machine], ...]] = (
     client_transaction,
     outgoing_batch,
     delivered_message,
+    dispatched_message,
 )
 
 

@@ -27,7 +27,7 @@ def forgotten(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = subscription(bench).reader
     reader._sizes.clear()
     reader._older.clear()
-    monkeypatch.setattr(type(subscription(bench).topic.log), "read_cached", lambda _self, _position: None)
+    monkeypatch.setattr(type(bench.broker.topics[FULL + "a"].log), "read_cached", lambda _self, _position: None)
 
 
 async def opened(client: RawClient) -> TxnId:
@@ -139,7 +139,7 @@ async def test_a_batch_that_cannot_be_read_is_a_typed_error_of_its_acknowledgeme
         raise LedgerError("a bad sector")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(subscription(bench).topic.log), "read", unreadable)
+        patch.setattr(type(bench.broker.topics[FULL + "a"].log), "read", unreadable)
         with pytest.raises(Refused, match="a bad sector") as refused:
             await ack(client, batch, 0b10, 2)
         assert refused.value.code == ServerError.PersistenceError
@@ -162,7 +162,7 @@ async def test_acknowledgements_that_wait_for_their_batches_are_bounded_and_answ
         await asyncio.Event().wait()
         raise AssertionError("cancelled when the subscription closes")
 
-    monkeypatch.setattr(type(subscription(bench).topic.log), "read", slow)
+    monkeypatch.setattr(type(bench.broker.topics[FULL + "a"].log), "read", slow)
     for request_id in range(1, 6):
         client.raw(encode_ack(0, False, [(*batch, 0b10, 2)], request_id=request_id))
     await client.settle()

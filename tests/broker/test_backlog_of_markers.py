@@ -46,7 +46,7 @@ def nothing_left(bench: Any) -> None:
     found = subscription(bench)
     assert found.cursor.backlog() == 0
     assert found.cursor.deleted_ranges() == []
-    assert not found.moves.hidden
+    assert not found.dispatcher.moves.hidden
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)

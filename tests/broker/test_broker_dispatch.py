@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.dispatch import dispatcher as dispatch
-from pulsar_txn.broker.dispatch.replay import Replay
+from pulsar_txn.broker.dispatch.waiting import Replay
+from pulsar_txn.broker.topics import dispatcher as dispatch
 from pulsar_txn.ledger.protocols import ReadFailed
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError

@@ -55,7 +55,7 @@ async def test_an_abort_is_never_delivered_and_leaves_no_backlog(client: RawClie
     subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]
     assert subscription.cursor.backlog() == 0
     assert subscription.cursor.deleted_ranges() == []
-    assert not subscription.moves.hidden
+    assert not subscription.dispatcher.moves.hidden
 
 
 @pytest.mark.seed_rows("D32", "D59")

@@ -9,7 +9,7 @@ import pytest
 from insides import takers_of, waiting_chunks_of
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.dispatch import chunks
+from pulsar_txn.broker.dispatch import shared
 
 SHARED = 1
 
@@ -50,8 +50,8 @@ async def test_each_message_is_with_one_consumer_whole_and_in_order(client: RawC
     assert sorted(message for of_one in got for message in of_one) == ["x", "y", "z"]
     assert all(ids == [0, 1, 2, 3, 4] for of_one in got for ids in of_one.values())
     assert sum(len(each.messages[0]) for each in clients) == 20
-    dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert not takers_of(dispatcher)
+    machine = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine
+    assert not takers_of(machine)
 
 
 async def test_a_chunk_waits_for_its_consumer_and_others_go_on(client: RawClient, bench: Any) -> None:
@@ -118,19 +118,19 @@ async def test_what_a_transaction_gave_back_comes_to_one_consumer_again(client: 
 async def test_messages_that_are_never_completed_are_forgotten(
     client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "MAX_INCOMPLETE", 5)
+    monkeypatch.setattr(shared, "MAX_INCOMPLETE", 5)
     await client.producer("a")
     clients = await consumers(bench, 2)
     for number in range(50):
         await send_chunk(client, f"m{number}" + 1000 * "long", 0, 2)
-    dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert len(takers_of(dispatcher)) == 5
-    assert sum(map(len, takers_of(dispatcher))) < 1000
+    machine = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine
+    assert len(takers_of(machine)) == 5
+    assert sum(map(len, takers_of(machine))) < 1000
     assert sum(len(each.messages[0]) for each in clients) == 50
 
 
 async def test_chunks_that_wait_are_bounded(client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "MAX_WAITING", 3)
+    monkeypatch.setattr(shared, "MAX_CHUNKS_WAITING", 3)
     await client.producer("a")
     first, second = await consumers(bench, 2, permits=0)
     first.flow(1)
@@ -141,8 +141,8 @@ async def test_chunks_that_wait_are_bounded(client: RawClient, bench: Any, monke
         await send_chunk(client, "x", chunk_id, 9)
     await client.sent(b"plain")
     await client.settle()
-    dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert len(waiting_chunks_of(dispatcher)) == 3
+    machine = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine
+    assert len(waiting_chunks_of(machine)) == 3
     first.flow(100)
     await client.settle()
     assert seen([first, second]) in [

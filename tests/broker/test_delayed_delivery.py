@@ -124,10 +124,10 @@ async def test_without_consumers_nothing_is_remembered_and_nothing_is_lost(clien
     await other.subscribe("a", kind=SHARED)
     await sent(client, b"x", now_ms(bench) + HOUR_MS)
     await client.settle()
-    dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert len(dispatcher.delayed) == 1
+    machine = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine
+    assert len(machine.delayed) == 1
     other.drop()
-    assert dispatcher.delayed is None
+    assert machine.delayed is None
     later(bench, HOUR_MS + 1000)
     await client.subscribe("a", kind=SHARED)
     assert await client.payloads(1) == [b"x"]
@@ -149,7 +149,7 @@ async def test_what_is_due_goes_out_as_consumers_ask_and_twice_never(client: Raw
         seen += [await client.receive() for _ in range(min(100, 1500 - len(seen)))]
     await client.nothing()
     assert sorted(int(each.payloads[0]) for each in seen) == list(range(1500))
-    assert bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.delayed is None
+    assert bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine.delayed is None
 
 
 @pytest.mark.parametrize("same_time", [True, False])
@@ -165,7 +165,7 @@ async def test_more_than_is_remembered_is_found_in_the_log_again(
     await client.sent(b"now")
     assert await client.payloads(1) == [b"now"]
     await client.nothing()
-    held = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.delayed
+    held = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher.machine.delayed
     assert 0 < len(held) <= 40
     later(bench, HOUR_MS + 300_000)
     seen = [await client.receive() for _ in range(300)]

@@ -41,14 +41,14 @@ async def test_a_commit_acknowledges_all_of_it_a_part_in_each_turn(
 ) -> None:
     txn, _ = await all_acknowledged(client, kind)
     found = subscription(bench)
-    largest, apply_move = 0, found.apply_move
+    largest, apply_move = 0, found.dispatcher.apply_move
 
     def watched(move: MoveCursor) -> None:
         nonlocal largest
         largest = max(largest, len(move.individual))
         apply_move(move)
 
-    monkeypatch.setattr(found, "apply_move", watched)
+    monkeypatch.setattr(found.dispatcher, "apply_move", watched)
     await client.end(txn)
     await client.nothing()
     await client.until(lambda: found.cursor.backlog() == 0, "an empty backlog")

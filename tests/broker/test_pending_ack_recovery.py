@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.topics import pending_ack_recovery as module
+from pulsar_txn.broker.topics import subscription as module
 from pulsar_txn.ledger.protocols import LedgerError, StorageFailed
 from pulsar_txn.rm_pending_ack import PendingAckHandle
 from pulsar_txn.wire.errors import ServerError, WireError
@@ -76,17 +76,17 @@ async def test_a_topic_that_fails_in_the_middle_of_its_opening_leaves_no_log_ope
 ) -> None:
     await _with_pending_acks(bench)
     await bench.restart()
-    opened = module.PendingAckRecovery.open
+    opened = module.Subscription.recover_pending_ack
     failures = 2
 
-    async def failing(self: Any, subscription: Any) -> None:
+    async def failing(subscription: Any) -> None:
         nonlocal failures
         if subscription.name == "well" and failures:
             failures -= 1
             raise LedgerError("behind one that is open")
-        await opened(self, subscription)
+        await opened(subscription)
 
-    monkeypatch.setattr(module.PendingAckRecovery, "open", failing)
+    monkeypatch.setattr(module.Subscription, "recover_pending_ack", failing)
     client: RawClient = bench.client()
     for _ in range(2):
         with pytest.raises(Refused) as refused:

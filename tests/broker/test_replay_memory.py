@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from keeping import kept_by
 
-from pulsar_txn.broker.dispatch.replay import Replay
-from pulsar_txn.broker.dispatch.slot_replay import SlotReplay
+from pulsar_txn.broker.dispatch.waiting import Replay, SlotReplay
 from pulsar_txn.wire.ids import Position
 
 SLOTS = 50
@@ -20,11 +19,22 @@ class Owner:
     """As much of a consumer as a replay asks of it: it is itself."""
 
 
+class Owners:
+    """Slots in turns."""
+
+    def __init__(self, *owners: Any) -> None:
+        self.owners = owners
+
+    def owner(self, slot: int) -> Any:
+        """Whose slot it is."""
+        return self.owners[slot % len(self.owners)]
+
+
 @pytest.mark.parametrize("kind", ["plain", "one slot", "many slots", "fresh"])
 def test_positions_that_are_settled_while_an_earlier_one_waits_leave_the_heaps(kind: str) -> None:
     slots = {} if kind == "fresh" else {(0, each): 7 if kind == "one slot" else each % SLOTS for each in range(100_001)}
     owner: Any = Owner()
-    replay = Replay() if kind == "plain" else SlotReplay(MappingProxyType(slots), lambda _: owner)
+    replay = Replay() if kind == "plain" else SlotReplay(MappingProxyType(slots), Owners(owner))  # type: ignore[arg-type] # nobody comes or goes
     replay.add((0, 0))
     for entry in range(1, 100_001):
         replay.add((0, entry))
@@ -40,7 +50,7 @@ def test_positions_that_are_settled_while_an_earlier_one_waits_leave_the_heaps(k
 def test_what_waits_is_offered_in_order_whatever_was_settled_before(seed: int) -> None:
     rnd, owners = random.Random(seed), [Owner() for _ in range(3)]
     slots: dict[Position, int] = {}
-    replay = SlotReplay(MappingProxyType(slots), lambda slot: owners[slot % 3])  # type: ignore[arg-type,return-value] # an owner is a key
+    replay = SlotReplay(MappingProxyType(slots), Owners(*owners))  # type: ignore[arg-type] # nobody comes or goes
     waiting: set[Position] = set()
     for step in range(30_000):
         entry = rnd.randrange(400)
@@ -62,7 +72,7 @@ def test_what_waits_is_offered_in_order_whatever_was_settled_before(seed: int) -
 
 def test_a_slot_whose_first_position_was_settled_is_still_offered_after_others_were_forgotten() -> None:
     mine, others = Owner(), Owner()
-    replay = SlotReplay({(0, 0): 0, (0, 1): 1, (0, 2): 0}, lambda slot: others if slot else mine)  # type: ignore[arg-type,return-value] # an owner is a key
+    replay = SlotReplay({(0, 0): 0, (0, 1): 1, (0, 2): 0}, Owners(mine, others))  # type: ignore[arg-type] # nobody comes or goes
     replay.add((0, 0))
     replay.add((0, 2))
     replay.discard((0, 0))

@@ -55,14 +55,14 @@ def twin_of(official: Any) -> Any:
     return official._twin
 
 
-def takers_of(dispatcher: Any) -> Any:
-    """Which consumer takes the chunks of each message that a dispatcher has begun."""
-    return dispatcher._chunks._takers
+def takers_of(machine: Any) -> Any:
+    """Which consumer takes the chunks of each message that a Shared dispatch has begun."""
+    return machine._chunks._takers
 
 
-def waiting_chunks_of(dispatcher: Any) -> Any:
-    """Chunks that a dispatcher keeps back until their consumer takes more."""
-    return dispatcher._chunks._waiting
+def waiting_chunks_of(machine: Any) -> Any:
+    """Chunks that a Shared dispatch keeps back until their consumer takes more."""
+    return machine._chunks._waiting
 
 
 def leasts_of(buffer: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
-from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName, why_reserved
@@ -27,7 +26,7 @@ from .base.sorted_names import Pieces, in_order
 from .base.storage_watch import LOOK_SECONDS, StorageWatch
 from .base.turn import Turn
 from .catalog.buffer_choice import BufferChoice
-from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
+from .catalog.catalog import Catalog, log_name, role_log_name
 from .catalog.lists import TopicLists
 from .catalog.policies import Namespaces
 from .commands import consumer, participant_ends, producer, session, topics, txn
@@ -35,9 +34,9 @@ from .commands.session import AnyTopic, Session
 from .net.authentication import authentication_of
 from .net.clients import Clients
 from .net.connection import Connection
+from .topics.context import PendingAckLogs
 from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
-from .topics.subscription import Subscription
 from .topics.topic import Topic, make_marker
 from .txn.check_groups import check_options
 from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits
@@ -96,9 +95,9 @@ class Broker:
         self.ends_groups = False
         self.checks = False
         self._buffers = BufferChoice(config, store.metadata)
-        self._pending_ack_factory = plugins.resolve(
-            plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
-        )
+        self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
+        pending_ack = plugins.resolve(plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name)
+        self.pending_acks = PendingAckLogs(store, self._scratch, pending_ack, config)
         self.participants = InProcessParticipants(self.turn, self)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
@@ -121,7 +120,6 @@ class Broker:
         self._opening: dict[str, asyncio.Task[Topic]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
-        self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
         self._names = 0
         self._sweep_seconds = config.retention_check_interval_in_seconds
         self.idle_topics_unloaded = 0
@@ -244,7 +242,7 @@ class Broker:
                     logs.append(roles[role])
             topic = Topic(self, name, logs[0])
             await topic.open(buffer, roles)
-            topic.rules = await self.namespaces.rules(name.tenant, name.namespace)
+            topic.set_rules(await self.namespaces.rules(name.tenant, name.namespace))
         except BaseException as error:
             await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
             if isinstance(error, StorageFailed):
@@ -396,31 +394,6 @@ class Broker:
         if not self.catalog.exists(name):
             raise Refusal(ServerError.TopicNotFound, f"{name} is not there")
         return await self.topic(name, create=False)
-
-    async def open_pending_ack(self, topic: Topic, subscription: Subscription) -> tuple[PendingAck, Log]:
-        """A new handle and its log; in memory for subscriptions that are not durable."""
-        store: LogStore = self.store if subscription.durable else self._scratch
-        name = pending_ack_log_name(topic.name, subscription.name)
-        if not subscription.durable:
-            await store.delete(name)
-        log = await store.open(name)
-        handle: PendingAck = self._pending_ack_factory(
-            str(topic.name),
-            subscription.name,
-            subscription.cursor,
-            max_transaction_bytes=self.config.max_pending_ack_bytes_per_transaction,
-            max_bytes=self.config.max_pending_ack_bytes_per_subscription,
-        )
-        return handle, log
-
-    def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
-        """True if acknowledgements in transactions were ever made there."""
-        return subscription.durable and self.store.exists(pending_ack_log_name(topic.name, subscription.name))
-
-    async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
-        """The subscription is deleted."""
-        store: LogStore = self.store if subscription.durable else self._scratch
-        await store.delete(pending_ack_log_name(topic.name, subscription.name))
 
     # ---- long answers
 

@@ -53,11 +53,11 @@ async def persistent_topic(request: web.Request) -> Topic:
     return topic
 
 
-async def existing_subscription(request: web.Request) -> Subscription:
-    """The subscription that the path names. Refusals TopicNotFound, SubscriptionNotFound."""
+async def existing_subscription(request: web.Request) -> tuple[Topic, Subscription]:
+    """The topic and the subscription that the path names. Refusals TopicNotFound, SubscriptionNotFound."""
     topic = await persistent_topic(request)
     name = request.match_info["subscription"]
     found = topic.subscriptions.get(name)
     if found is None:
         raise Refusal(ServerError.SubscriptionNotFound, f"{topic.name} has no subscription {name!r}")
-    return found
+    return topic, found

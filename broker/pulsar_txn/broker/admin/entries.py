@@ -14,7 +14,6 @@ from aiohttp import web
 
 from pulsar_txn.broker.topics.subscription import Subscription
 from pulsar_txn.broker.topics.topic import Topic
-from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.entries import split_entry
@@ -34,16 +33,15 @@ async def peek(request: web.Request) -> web.Response:
     place = number(request, "place")
     if place < 1:
         raise web.HTTPBadRequest(text=f"the place {place} is before the first one, which is 1")
-    subscription = await existing_subscription(request)
-    found = await _waiting(subscription, place)
+    topic, subscription = await existing_subscription(request)
+    found = await _waiting(topic, subscription, place)
     if found is None:
         raise web.HTTPNotFound(text="Message not found")
-    return _answer(subscription.topic, *found)
+    return _answer(topic, *found)
 
 
-async def _waiting(subscription: Subscription, place: int) -> tuple[Position, bytes] | None:
-    log: Log = subscription.topic.log
-    budget = subscription.topic.turn.budget
+async def _waiting(topic: Topic, subscription: Subscription, place: int) -> tuple[Position, bytes] | None:
+    log, budget = topic.log, topic.turn.budget
     await budget.pause()
     after = log.next_position(subscription.cursor.mark_delete)
     while entries := await log.read(after):

@@ -11,7 +11,7 @@ from pulsar_txn.broker.base.sorted_names import behind, in_order
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.commands.checks import check_user_topic
 from pulsar_txn.broker.commands.session import AnyTopic
-from pulsar_txn.broker.topics.subscription import KIND_NAMES
+from pulsar_txn.broker.topics.subscription import KIND_NAMES, Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -235,10 +235,10 @@ def _is_place(value: Any) -> TypeGuard[int]:
 
 async def delete_subscription(request: web.Request) -> web.Response:
     """DELETE subscription: 412 while consumers are connected, unless `force=true`."""
-    subscription = await existing_subscription(request)
+    topic, subscription = await existing_subscription(request)
     if subscription.consumers and not flag(request, "force"):
         raise web.HTTPPreconditionFailed(text=f"{subscription.name!r} has consumers connected; use force=true")
-    await subscription.topic.unsubscribe(subscription)
+    await topic.unsubscribe(subscription)
     return done()
 
 
@@ -302,17 +302,17 @@ def _publisher(producer: Any) -> dict[str, Any]:
 
 async def _subscription(subscription: Any, each_of: Callable[[Iterable[Any]], AsyncIterator[Any]]) -> dict[str, Any]:
     consumers = list(subscription.consumers)
-    active = getattr(subscription.dispatcher, "active", None)
+    machine = subscription.dispatcher.machine if isinstance(subscription, Subscription) else None
     stats: dict[str, Any] = {
         "type": KIND_NAMES[subscription.kind],
-        "msgBacklog": max(0, subscription.cursor.backlog()),
+        "msgBacklog": max(0, subscription.backlog()),
         "unackedMessages": sum(each.unacked_count for each in consumers),
         "isDurable": getattr(subscription, "durable", False),
         "consumers": [_consumer(each) async for each in each_of(consumers)],
-        "msgDelayed": len(getattr(subscription.dispatcher, "delayed", None) or ()),
+        "msgDelayed": 0 if machine is None else machine.delayed_count,
     }
-    if active is not None:
-        stats["activeConsumerName"] = active.name
+    if machine is not None and machine.active is not None:
+        stats["activeConsumerName"] = machine.active.name
     return stats
 
 

@@ -133,7 +133,7 @@ async def buffer_internal_stats(request: web.Request) -> web.Response:
 
 async def pending_ack_stats(request: web.Request) -> web.Response:
     """GET: of one subscription; state None before its first acknowledgement in a transaction."""
-    handle = (await existing_subscription(request)).pending_ack
+    handle = (await existing_subscription(request))[1].pending_ack
     if handle is None:
         return web.json_response(_with_marks(request, {"state": "None", "ongoingTxnSize": 0}, {}))
     stats = handle.stats()
@@ -148,10 +148,10 @@ async def committed(request: web.Request) -> web.Response:
 
     With `requireStable=true` 409, and the transaction, while an open transaction holds acknowledgements of it.
     """
-    subscription = await existing_subscription(request)
-    found = await committed_position(subscription)
+    topic, subscription = await existing_subscription(request)
+    found = await committed_position(topic, subscription)
     if found.unstable is not None and flag(request, "requireStable"):
-        text = f"transaction {found.unstable} holds acknowledgements of {subscription.name!r} on {subscription.topic.name}"
+        text = f"transaction {found.unstable} holds acknowledgements of {subscription.name!r} on {topic.name}"
         answer: dict[str, Any] = {"reason": f"{text}; ask again when it has ended", "transaction": str(found.unstable)}
         return web.json_response(answer, status=409)
     answer = {"position": text_of(found.position), "stable": found.unstable is None}
@@ -163,7 +163,7 @@ async def committed(request: web.Request) -> web.Response:
 
 async def in_pending_ack_stats(request: web.Request) -> web.Response:
     """GET: the cumulative ack of one transaction, if it has one."""
-    return web.json_response(_in_pending_ack(await existing_subscription(request), txn_id_of(request)))
+    return web.json_response(_in_pending_ack((await existing_subscription(request))[1], txn_id_of(request)))
 
 
 def _in_pending_ack(subscription: Any, txn_id: TxnId) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _in_pending_ack(subscription: Any, txn_id: TxnId) -> dict[str, Any]:
 
 async def position_stats(request: web.Request) -> web.Response:
     """GET: `PendingAck`, `MarkDelete` or `NotInPendingAck` of one position."""
-    subscription = await existing_subscription(request)
+    _, subscription = await existing_subscription(request)
     position = (number(request, "ledger"), number(request, "entry"))
     batch_index = number(request, "batchIndex") if request.query.get("batchIndex") else -1
     handle = subscription.pending_ack
@@ -187,7 +187,7 @@ async def position_stats(request: web.Request) -> web.Response:
 
 async def pending_ack_internal_stats(request: web.Request) -> web.Response:
     """GET: the redo log of one subscription."""
-    subscription = await existing_subscription(request)
+    _, subscription = await existing_subscription(request)
     if subscription.host is None:
         text = f"{subscription.name!r} has no acknowledgements in transactions"
         raise Refusal(ServerError.SubscriptionNotFound, text)

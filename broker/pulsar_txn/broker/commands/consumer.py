@@ -59,8 +59,8 @@ async def _subscribe(session: Session, body: Any) -> None:
 def _check_same(existing: Consumer, name: TopicName, body: Any) -> None:
     """A repeat of a SUBSCRIBE that was answered; Refusal NotAllowedError when it is another one."""
     held = existing.subscription
-    if (str(held.topic.name), held.name) != (str(name), body.subscription):
-        text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
+    if (str(existing.topic.name), held.name) != (str(name), body.subscription):
+        text = f"consumer {body.consumer_id} is open on {held.name!r} of {existing.topic.name} already"
         raise Refusal(ServerError.NotAllowedError, text)
 
 
@@ -76,20 +76,22 @@ async def _topic(services: Services, name: TopicName, body: Any) -> AnyTopic:
 
 
 async def _new_consumer(session: Session, topic: AnyTopic, name: TopicName, body: Any) -> Consumer:
-    consumer = Consumer(
+    compacted = False
+    if body.read_compacted and isinstance(topic, Topic):
+        await topic.compaction.load()
+        compacted = True
+    ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges) if body.HasField("keySharedMeta") else None
+    return Consumer(
         session,
+        topic,
         body.consumer_id,
         body.consumer_name or session.services.new_consumer_name(),
         priority=body.priority_level,
         partition=name.partition,
         epoch=signed64(body.consumer_epoch) if body.HasField("consumer_epoch") else None,
+        key_ranges=ranges,
+        read_compacted=compacted,
     )
-    if body.read_compacted and isinstance(topic, Topic):
-        await topic.compaction.load()
-        consumer.read_compacted = True
-    if body.HasField("keySharedMeta"):
-        consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
-    return consumer
 
 
 async def _join(session: Session, topic: AnyTopic, consumer: Consumer, body: Any) -> None:
@@ -104,7 +106,7 @@ async def _join(session: Session, topic: AnyTopic, consumer: Consumer, body: Any
     try:
         subscription.add(consumer, body.subType, sticky=sticky)
     except Refusal:
-        subscription.drop_if_unused()
+        topic.drop_if_unused(body.subscription)
         raise
 
 
@@ -166,7 +168,7 @@ async def on_close_consumer(session: Session, body: Any) -> None:
     consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
         session.forget_consumer(consumer)
-        consumer.subscription.remove(consumer)
+        consumer.topic.remove_consumer(consumer)
     session.connection.write_command("success", request_id=body.request_id)
 
 
@@ -177,17 +179,17 @@ async def on_unsubscribe(session: Session, body: Any) -> None:
     if len(subscription.consumers) > 1 and not body.force:
         raise Refusal(ServerError.ConsumerBusy, f"subscription {subscription.name!r} has other consumers connected")
     session.forget_consumer(consumer)
-    subscription.remove(consumer)
-    await subscription.topic.unsubscribe(subscription)
+    consumer.topic.remove_consumer(consumer)
+    await consumer.topic.unsubscribe(subscription)
     session.connection.write_command("success", request_id=body.request_id)
 
 
 async def on_seek(session: Session, body: Any) -> None:
     """SEEK to a message (it is the next one delivered), or to a time. All consumers are closed and connect again."""
-    subscription = _consumer(session, body).subscription
-    if not isinstance(subscription, Subscription):
+    consumer = _consumer(session, body)
+    subscription, topic = consumer.subscription, consumer.topic
+    if not isinstance(subscription, Subscription) or not isinstance(topic, Topic):
         raise Refusal(ServerError.NotAllowedError, "a non-persistent topic keeps nothing to seek in")
-    topic = subscription.topic
     if body.HasField("message_id"):
         ledger_id, entry_id = signed64(body.message_id.ledgerId), signed64(body.message_id.entryId)
         mark = (ledger_id, entry_id - 1) if entry_id >= 0 else (ledger_id, entry_id)
@@ -214,22 +216,21 @@ def on_redeliver(session: Session, body: Any) -> None:
         raise MalformedFrame(f"{len(body.message_ids)} messages are wanted again; {MAX_ACK_IDS} are the most in one request")
     subscription = consumer.subscription
     if body.HasField("consumer_epoch") and subscription.kind in {EXCLUSIVE, FAILOVER}:
-        consumer.epoch = signed64(body.consumer_epoch)
+        consumer.set_epoch(signed64(body.consumer_epoch))
     ids = body.message_ids
     # Read as they are taken back, in slices: a frame holds hundreds of thousands.
     positions = ((signed64(each.ledgerId), signed64(each.entryId)) for each in ids) if ids else None
-    subscription.dispatcher.redeliver(consumer, positions)
+    subscription.redeliver(consumer, positions)
 
 
 async def on_get_last_message_id(session: Session, body: Any) -> None:
     """GET_LAST_MESSAGE_ID: the last message that readers may see; (-1, -1) if absent."""
     consumer = _consumer(session, body)
-    subscription = consumer.subscription
-    topic = subscription.topic
+    subscription, topic = consumer.subscription, consumer.topic
     position, batch_size = await topic.last_message()
     if consumer.read_compacted and isinstance(topic, Topic):
         position, batch_size = await topic.compaction.last_message(position, batch_size)
-    mark = subscription.cursor.mark_delete
+    mark = subscription.mark_delete
     halves = await _halves(topic) if body.with_halves and isinstance(topic, Topic) else {}
     session.connection.write_command(
         "getLastMessageIdResponse",
@@ -261,10 +262,11 @@ def _place(position: Position) -> pb.MessageIdData:
 
 async def on_get_committed_position(session: Session, body: Any) -> None:
     """GET_COMMITTED_POSITION (ours, ADR 47): where the subscription is for good, and which transaction may move it."""
-    subscription = _consumer(session, body).subscription
-    if not isinstance(subscription, Subscription):
+    consumer = _consumer(session, body)
+    subscription, topic = consumer.subscription, consumer.topic
+    if not isinstance(subscription, Subscription) or not isinstance(topic, Topic):
         raise Refusal(ServerError.NotAllowedError, "a subscription of a non-persistent topic has no position")
-    found = await committed_position(subscription)
+    found = await committed_position(topic, subscription)
     ids = {"last_committed": found.last_committed, "unstable": found.unstable}
     fields = {
         f"{name}_{half}_bits": getattr(txn_id, half) for name, txn_id in ids.items() if txn_id for half in ("most", "least")
@@ -289,7 +291,7 @@ def on_consumer_stats(session: Session, body: Any) -> None:
         unackedMessages=consumer.unacked_count,
         blockedConsumerOnUnackedMsgs=False,
         type=KIND_NAMES[subscription.kind],
-        msgBacklog=max(0, subscription.cursor.backlog()),
+        msgBacklog=max(0, subscription.backlog()),
     )
 
 
@@ -310,8 +312,7 @@ def on_flow(session: Session, frame: bytes) -> None:
     consumer_id, permits = decode_flow(frame)
     consumer = session.consumers.get(consumer_id)
     if consumer is not None:
-        consumer.permits += permits
-        consumer.subscription.dispatcher.wake()
+        consumer.subscription.flow(consumer, permits)
 
 
 def on_ack(session: Session, frame: bytes) -> None:
@@ -326,7 +327,7 @@ def on_ack(session: Session, frame: bytes) -> None:
     if len(ids) > MAX_ACK_IDS:
         raise WireError(f"ACK of {len(ids)} messages; {MAX_ACK_IDS} are the most in one")
     if request_id is not None:
-        consumer.pending_acks += 1
+        consumer.begin_ack()
         session.connection.begin_request()
     subscription = consumer.subscription
     for each in ids:
@@ -342,8 +343,7 @@ def on_ack(session: Session, frame: bytes) -> None:
 
 
 def _foreign(session: Session, consumer: Consumer, txn_id: TxnId) -> Refusal | None:
-    subscription = consumer.subscription
-    return foreign_in(session, txn_id, f"was not told of {subscription.name} on {subscription.topic.name}")
+    return foreign_in(session, txn_id, f"was not told of {consumer.subscription.name} on {consumer.topic.name}")
 
 
 def _acknowledged(
@@ -360,7 +360,7 @@ def _acknowledged(
     else:
         response = encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message)
     if consumer.pending_acks:
-        consumer.pending_acks -= 1
+        consumer.end_acks(1)
         session.connection.answer(response)
     else:  # the consumer was closed meanwhile, and with it all that it had pending
         session.connection.write(response)

@@ -157,9 +157,8 @@ class Session:
         coordinators = self.services.coordinators
         if self.member is not None and coordinators is not None:
             coordinators.check_groups.writable_changed(self.member)
-        if writable:
-            for consumer in self.consumers.values():
-                consumer.subscription.dispatcher.wake()
+        for consumer in self.consumers.values():
+            consumer.subscription.writable_changed(consumer, writable=writable)
 
     def ended(self) -> None:
         """The client is gone, and with it its producers, its consumers and its membership of check groups.
@@ -173,7 +172,7 @@ class Session:
         for producer in [*(waiter for waiter, _ in self.waiting_producers.values()), *self.producers.values()]:
             self.services.remove_producer(producer)
         for consumer in list(self.consumers.values()):
-            consumer.subscription.remove(consumer)
+            consumer.topic.remove_consumer(consumer)
         self.waiting_producers.clear()
         self.producers.clear()
         self.consumers.clear()
@@ -267,7 +266,7 @@ class Session:
         del self.consumers[consumer.consumer_id]
         for _ in range(consumer.pending_acks):
             self.connection.end_request()
-        consumer.pending_acks = 0
+        consumer.end_acks(consumer.pending_acks)
 
     def active_changed(self, consumer: Consumer, active: bool) -> None:
         """Tell a Failover consumer whether it is the active one, after the answer to its SUBSCRIBE."""

@@ -1,9 +1,13 @@
-"""A consumer as its subscription sees it: permits, what it holds unacknowledged, and the way to its connection."""
+"""A consumer as its subscription knows it: its permits, what it holds, what it was given in part, and its connection.
+
+All of it is changed by the methods here. Who holds which entry is `holders.Holders`' to say; each consumer has an index of it,
+so that what a consumer gives back is found without looking at what all others hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.wire.hot import AckId, encode_message
@@ -11,6 +15,9 @@ from pulsar_txn.wire.ids import AckKey, Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .position_notes import PositionNotes
+
+if TYPE_CHECKING:
+    from .holders import Holding
 
 
 class ConsumerOwner(Protocol):
@@ -31,36 +38,8 @@ class ConsumerOwner(Protocol):
         """Tell a Failover consumer whether it is the active one."""
 
 
-class ConsumerCursor(Protocol):
-    """Cursor of a subscription."""
-
-    @property
-    def mark_delete(self) -> Position:
-        """Everything up to here is acknowledged."""
-
-    def backlog(self) -> int:
-        """Return how many entries are not."""
-
-
-class ConsumerDispatcher(Protocol):
-    """Dispatcher that sends messages to a consumer."""
-
-    def wake(self) -> None:
-        """There may be something to send."""
-
-    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
-        """Send these again; None: all that the consumer holds."""
-
-
-class BatchSizes(Protocol):
-    """Reader of acknowledgements, which knows sizes of batches for that."""
-
-    def batch_delivered(self, position: Position, size: int) -> None:
-        """A batch was sent."""
-
-
 class ConsumerTopic(Protocol):
-    """The topic of a consumer."""
+    """The topic of a consumer, persistent or not."""
 
     @property
     def name(self) -> TopicName:
@@ -72,9 +51,12 @@ class ConsumerTopic(Protocol):
     async def unsubscribe(self, subscription: Any) -> None:
         """Delete a subscription of its own."""
 
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone."""
+
 
 class ConsumerSubscription(Protocol):
-    """The subscription of a consumer, as its connection sees it."""
+    """The subscription of a consumer, of a persistent topic or of another one."""
 
     @property
     def name(self) -> str:
@@ -85,24 +67,27 @@ class ConsumerSubscription(Protocol):
         """Exclusive, Shared, Failover or Key_Shared, by their numbers."""
 
     @property
-    def topic(self) -> ConsumerTopic:
-        """Its topic."""
-
-    @property
     def consumers(self) -> list[Consumer]:
         """Those that are connected."""
 
     @property
-    def cursor(self) -> ConsumerCursor:
-        """Return where it is."""
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
 
-    @property
-    def dispatcher(self) -> ConsumerDispatcher:
-        """Return who sends."""
+    def backlog(self) -> int:
+        """Number of entries that are not acknowledged."""
 
-    @property
-    def reader(self) -> BatchSizes:
-        """Return who reads acknowledgements."""
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer is gone; use `ConsumerTopic.remove_consumer`."""
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW: so many messages more."""
+
+    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
+        """The consumer's connection takes more, or does not."""
+
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+        """Send these again; None: all that the consumer holds."""
 
     def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
         """An ACK outside transactions."""
@@ -119,19 +104,16 @@ class ConsumerSubscription(Protocol):
     ) -> None:
         """An ACK in a transaction. A request that is sent again has the key of the first one."""
 
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer is gone."""
-
 
 class Consumer:
     """One consumer of one connection.
 
-    `unacked` is kept for Shared and Key_Shared: which batch indexes of an entry (bit set; 1 for a single message) this
-    consumer was sent and has not settled; `pledged` which of them an open transaction acknowledged, so that they are not in
-    `unacked_count`. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given as a
-    whole: that is what its acknowledgement of the whole entry means. `pending_acks`: acknowledgements with a
-    receipt that is not written yet. `returning`: requests to deliver again that are still being carried out; nothing
-    is sent meanwhile. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+    `unacked` is kept for Shared and Key_Shared: the entries that this consumer was sent and has not settled.
+    `unacked_count`: their messages, without those that an open transaction acknowledged. `given` says what the consumer was
+    given, as (indexes, batch size), of entries that it was not given as a whole: that is what its acknowledgement of the whole
+    entry means. `pending_acks`: acknowledgements with a receipt that is not written yet. `returning`: requests to deliver
+    again that are still being carried out; nothing is sent meanwhile. `epoch` is None unless the client counts its redelivery
+    requests (PIP-84).
 
     `settled_elsewhere`, on Failover: the first message that another consumer acknowledged since this one was given everything
     again. A cumulative acknowledgement in a transaction that reaches it would name what is not this consumer's any more.
@@ -145,18 +127,19 @@ class Consumer:
         "delivered",
         "epoch",
         "given",
+        "is_writable",
         "key_ranges",
         "name",
         "owner",
         "partition",
         "pending_acks",
         "permits",
-        "pledged",
         "priority",
         "read_compacted",
         "returning",
         "settled_elsewhere",
         "subscription",
+        "topic",
         "unacked",
         "unacked_count",
     )  # fmt: skip
@@ -164,39 +147,114 @@ class Consumer:
     def __init__(
         self,
         owner: ConsumerOwner,
+        topic: ConsumerTopic,
         consumer_id: int,
         name: str,
         *,
         priority: int = 0,
         partition: int = -1,
         epoch: int | None = None,
+        key_ranges: tuple[tuple[int, int], ...] | None = None,
+        read_compacted: bool = False,
     ) -> None:
         self.owner = owner
+        self.topic = topic
         self.consumer_id = consumer_id
         self.name = name
         self.priority = priority
         self.partition = partition
         self.epoch = epoch
-        self.key_ranges: tuple[tuple[int, int], ...] | None = None
-        self.read_compacted = False
+        self.key_ranges = key_ranges
+        self.read_compacted = read_compacted
         self.permits = 0
+        self.is_writable = True
         self.pending_acks = 0
-        self.unacked: dict[Position, int] = {}
+        self.unacked: dict[Position, Holding] = {}
         self.unacked_count = 0
         self.returning = 0
-        self.pledged: dict[Position, int] = {}
         self.given: PositionNotes[tuple[int, int]] = PositionNotes(_never)  # its subscription puts in one that forgets
         self.settled_elsewhere: Position | None = None
         self.delivered = 0
 
-    def send(
-        self, position: Position, data: bytes, messages: int, ack_set: int | None, batch_size: int, redeliveries: int
-    ) -> None:
-        """Write a MESSAGE and take its permits."""
+    def join(self, subscription: ConsumerSubscription, given: PositionNotes[tuple[int, int]] | None = None) -> None:
+        """Take its place in a subscription."""
+        self.subscription = subscription
+        self.is_writable = self.owner.writable
+        if given is not None:
+            self.given = given
+
+    # ---- what it may be sent
+
+    def can_take(self, most_unacked: int) -> bool:
+        """True if it may be sent something now. `most_unacked`: messages that it may hold (0: any number)."""
+        if self.permits <= 0 or self.returning or not self.is_writable:
+            return False
+        return not most_unacked or self.unacked_count < most_unacked
+
+    def grant(self, permits: int) -> None:
+        """FLOW."""
+        self.permits += permits
+
+    def take(self, messages: int) -> None:
+        """So many messages go to it."""
         self.permits -= messages
         self.delivered += messages
-        if batch_size:
-            self.subscription.reader.batch_delivered(position, batch_size)
+
+    def set_writable(self, *, writable: bool) -> None:
+        """Its connection takes more, or does not."""
+        self.is_writable = writable
+
+    def set_epoch(self, epoch: int) -> None:
+        """The client has asked for everything again for so many times (PIP-84)."""
+        self.epoch = epoch
+
+    def begin_return(self) -> None:
+        """Send it nothing until all that it gives back is taken."""
+        self.returning += 1
+
+    def end_return(self, requests: int = 1) -> None:
+        """So many of its requests are carried out."""
+        self.returning -= requests
+
+    # ---- what it holds
+
+    def hold(self, position: Position, holding: Holding, messages: int) -> None:
+        """Note messages of an entry that it was sent."""
+        self.unacked[position] = holding
+        self.unacked_count += messages
+
+    def let_go(self, position: Position, messages: int) -> None:
+        """Forget an entry of which it holds nothing any more."""
+        del self.unacked[position]
+        self.unacked_count -= messages
+
+    def count_less(self, messages: int) -> None:
+        """So many of the messages that it holds count no more."""
+        self.unacked_count -= messages
+
+    # ---- acknowledgements
+
+    def begin_ack(self) -> None:
+        """An acknowledgement wants a receipt."""
+        self.pending_acks += 1
+
+    def end_acks(self, requests: int) -> None:
+        """So many receipts are written, or not wanted any more."""
+        self.pending_acks -= requests
+
+    def settled_by_another(self, first: Position) -> None:
+        """Another consumer acknowledged something, `first` at the earliest."""
+        if self.settled_elsewhere is None or first < self.settled_elsewhere:
+            self.settled_elsewhere = first
+
+    def given_all_again(self) -> None:
+        """Forget what others acknowledged: everything that is not settled comes to it again."""
+        self.settled_elsewhere = None
+
+    # ---- writing
+
+    def send(self, position: Position, data: bytes, ack_set: int | None, batch_size: int, redeliveries: int) -> None:
+        """Write a MESSAGE."""
         if ack_set is not None:
             self._give_part(position, ack_set, batch_size)
         elif self.given:
@@ -221,48 +279,14 @@ class Consumer:
         The note stays when the consumer gives the entry back, or somebody else settles it: an acknowledgement may be on its
         way.
         """
-        in_hand = self.unacked.get(position, 0) & ~self.pledged.get(position, 0)
+        holding = self.unacked.get(position)
+        in_hand = 0 if holding is None else holding.held
         self.given.put(position, (in_hand | indexes, batch_size))
 
-    def hold(self, position: Position, indexes: int) -> int:
-        """Note what was sent; returns how many messages it holds more."""
-        known = self.unacked.get(position, 0)
-        self.unacked[position] = known | indexes
-        more = (indexes & ~known).bit_count()
-        self.unacked_count += more
-        return more
 
-    def settle(self, position: Position, indexes: int | None) -> None:
-        """Indexes (None: all) of an entry are not this consumer's any more."""
-        known = self.unacked.get(position)
-        if known is None:
-            return
-        left = 0 if indexes is None else known & ~indexes
-        if left:
-            self.unacked[position] = left
-        else:
-            del self.unacked[position]
-        gone = known & ~left
-        if self.pledged and (pledged := self.pledged.pop(position, 0)):
-            gone &= ~pledged
-            if pledged & left:
-                self.pledged[position] = pledged & left
-        self.unacked_count -= gone.bit_count()
-
-    def pledge(self, position: Position, indexes: int | None) -> int:
-        """An open transaction acknowledged indexes (None: all) of an entry: still held, for its keys, but counted no more.
-
-        Returns how many messages were counted until now.
-        """
-        known = self.unacked.get(position)
-        if known is None:
-            return 0
-        before = self.pledged.get(position, 0)
-        after = before | (known if indexes is None else known & indexes)
-        self.pledged[position] = after
-        fewer = (after & ~before).bit_count()
-        self.unacked_count -= fewer
-        return fewer
+def by_priority(consumers: Iterable[Consumer]) -> list[Consumer]:
+    """Consumers by priority and name, as Pulsar orders them."""
+    return sorted(consumers, key=lambda each: (each.priority, each.name))
 
 
 def _never(_: Position) -> bool:

@@ -5,27 +5,18 @@ The log is the truth: what is kept here is read from it again after a restart, o
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from array import array
-from typing import Final, Protocol
+from typing import Final
 
-from pulsar_txn.ledger.protocols import LedgerError
-from pulsar_txn.wire.entries import read_header
-from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position
-
-from .replay import Replay
-from .view import SubscriptionView
 
 MAX_DELAYED: Final = 200_000
 """Messages of one subscription that are remembered, 16 bytes each; those that are due last are looked up in the log again."""
 
-_AT_ONCE: Final = 512
 _MOST_PASSED_OVER: Final = 64
 _DROPPED_AT_ONCE: Final = 200
 """The part of all that is forgotten together when there is no more room: one of so many."""
-_LONGEST_TIMER_SECONDS: Final = 3600.0
 
 
 class DelayedPositions:
@@ -33,9 +24,9 @@ class DelayedPositions:
 
     __slots__ = ("_count", "_forgotten", "_latest", "_limit", "_tick_ms", "_ticks", "_waiting")
 
-    def __init__(self, tick_ms: int, limit: int) -> None:
+    def __init__(self, tick_ms: int, limit: int | None = None) -> None:
         self._tick_ms = tick_ms
-        self._limit = limit
+        self._limit = MAX_DELAYED if limit is None else limit
         self._count = 0
         self._waiting: dict[int, array[int]] = {}
         self._ticks: list[int] = []  # a heap; what is not in `_waiting` is passed over, here and in the next one
@@ -44,6 +35,11 @@ class DelayedPositions:
 
     def __len__(self) -> int:
         return self._count
+
+    def __contains__(self, position: Position) -> bool:
+        """True if a position is remembered; looks at all of them."""
+        pairs = (zip(places[::2], places[1::2], strict=True) for places in self._waiting.values())
+        return any(position in each for each in pairs)
 
     def __bool__(self) -> bool:
         return self._count > 0 or self._forgotten is not None
@@ -137,115 +133,3 @@ class DelayedPositions:
         self._ticks.clear()
         self._latest.clear()
         self._forgotten = None
-
-
-class Delaying(Protocol):
-    """The dispatcher that messages wait for."""
-
-    subscription: SubscriptionView
-    replay: Replay
-    read_position: Position
-
-    def has(self, position: Position) -> bool:
-        """True if an entry is with a consumer, or on its way to one."""
-
-    def wake(self) -> None:
-        """Dispatch at the end of this turn."""
-
-
-class DelayedDelivery:
-    """The delayed messages of one dispatcher; made when the first one comes, gone when none is left."""
-
-    def __init__(self, dispatcher: Delaying, tick_ms: int) -> None:
-        self._dispatcher = dispatcher
-        self._topic = dispatcher.subscription.topic
-        self._turn = self._topic.turn
-        self._positions = DelayedPositions(tick_ms, MAX_DELAYED)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0
-        self._looking: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __bool__(self) -> bool:
-        return bool(self._positions) or self._looking is not None
-
-    def add(self, position: Position, deliver_at_ms: int) -> None:
-        """Keep a message until its time."""
-        self._positions.add(position, deliver_at_ms)
-        self._arm()
-
-    def release(self) -> None:
-        """Hand what is due to the replay, as much as is soon given out."""
-        replay = self._dispatcher.replay
-        if len(replay) < _AT_ONCE:
-            now_ms = self._now_ms()
-            for position in self._positions.take_due(now_ms, _AT_ONCE - len(replay)):
-                replay.add(position)
-            if self._looking is None and self._positions.must_look(now_ms):
-                self._looking = asyncio.get_running_loop().create_task(self._look())
-        self._arm()
-
-    @property
-    def wants_turn(self) -> bool:
-        """True if more is due, and there is room for it in the replay."""
-        due_ms = self._positions.next_ms()
-        room = len(self._dispatcher.replay) < _AT_ONCE and self._looking is None
-        return room and due_ms is not None and due_ms <= self._now_ms()
-
-    def clear(self) -> None:
-        """Nothing waits any more: the log is read again, or nobody is there to read."""
-        self._positions.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
-
-    def _now_ms(self) -> float:
-        return self._turn.clock.now_ms() if self._topic.rules.delays else float("inf")
-
-    def _arm(self) -> None:
-        due_ms = self._positions.next_ms()
-        if due_ms is None or (self._timer is not None and self._timer_at_ms <= due_ms):
-            return
-        now_ms = self._turn.clock.now_ms()
-        if due_ms <= now_ms:
-            return  # it waits for consumers, and they wake the dispatcher
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_ms = due_ms
-        delay = min((due_ms - now_ms) / 1000, _LONGEST_TIMER_SECONDS)
-        self._timer = self._turn.runtime.call_later(delay, self._time_has_come)
-
-    def _time_has_come(self) -> None:
-        self._timer = None
-        self._dispatcher.wake()
-
-    async def _look(self) -> None:
-        """Read again what the dispatcher has passed, and remember what waits in it: as much as there is room for."""
-        dispatcher, positions = self._dispatcher, self._positions
-        log, buffer, cursor = self._topic.log, self._topic.buffer, dispatcher.subscription.cursor
-        positions.clear()
-        start, end = log.next_position(cursor.mark_delete), dispatcher.read_position
-        budget = self._turn.budget
-        try:
-            while start < end:
-                await budget.pause()
-                entries = await log.read(start, max_entries=256)
-                for position, data in entries:
-                    header = read_header(data)
-                    deliver_at_ms = None if header.hints is None else header.hints.deliver_at_ms
-                    if deliver_at_ms is None or position >= end or buffer.is_hidden(position, header):
-                        continue
-                    if not (cursor.is_deleted(position) or dispatcher.has(position)):
-                        positions.add(position, deliver_at_ms)
-                if not entries:
-                    break
-                start = log.next_position(entries[-1][0])
-        except (LedgerError, WireError) as error:
-            dispatcher.subscription.fail(error)
-        self._looking = None
-        dispatcher.wake()

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import heapq
 from base64 import b64decode
+from collections.abc import Sequence
 from typing import Final
 
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.wire.entries import read_metadata
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.hashing import key_slot
-from pulsar_txn.wire.ids import DispatchHints, Position
+from pulsar_txn.wire.ids import EntryHeader, Position
 
 from .consumers import Consumer
-from .dispatcher import ENTRIES_PER_TURN
+from .holders import Event
 from .key_ring import HashRing, SlotOwners, StickyRanges
-from .shared import RETURNED_PER_TURN, SharedDispatcher
-from .slot_replay import SlotReplay
-from .view import SubscriptionView
+from .machine import Delivery, Effect
+from .shared import Shared
+from .waiting import SlotReplay
 
 _LOOK_AHEAD: Final = 2000
 _SLOTS_PER_TURN: Final = 2000
@@ -53,154 +55,205 @@ def _from_base64(text: str) -> bytes:
         return text.encode()
 
 
-class KeySharedDispatcher(SharedDispatcher):
-    """The Shared dispatcher with a fixed consumer per slot."""
+class KeyShared(Shared):
+    """The dispatch of Shared subscriptions, with one consumer for each slot."""
 
     replay: SlotReplay
 
-    def __init__(self, subscription: SubscriptionView, *, sticky: bool) -> None:
-        super().__init__(subscription)
+    def __init__(self, start: Position, config: BrokerConfig, *, sticky: bool) -> None:
+        super().__init__(start, config)
         self._owners: SlotOwners = StickyRanges() if sticky else HashRing()
         self._slots: dict[Position, int] = {}
-        self._holders: dict[int, tuple[Consumer, int]] = {}
-        self._undecided: set[Position] = set()  # acknowledged in open transactions, and with no consumer
+        self._slot_holders: dict[int, tuple[Consumer, int]] = {}  # with the number of entries that it holds
+        self._undecided: dict[Position, int] = {}  # indexes that open transactions acknowledged, and no consumer holds
         self._draining: dict[int, list[Position]] = {}  # the same by slot, as heaps; what is decided is passed over
+        self.replay = SlotReplay(self._slots, self._owners)
+        # of the present turn
         self._able: set[Consumer] = set()
-        self.replay = SlotReplay(self._slots, self._owners.owner)
+        self._regroups = False
+        self._candidates: list[tuple[Position, int, Consumer]] | None = None  # a heap: what consumers may take of what waits
+        self._looks = 0
+        self._taker_of_wanted: Consumer | None = None
 
-    def add(self, consumer: Consumer) -> None:
+    # ---- events
+
+    def add(self, consumer: Consumer) -> Sequence[Effect]:
         """Refusal ConsumerAssignError when its ranges are missing, or taken by another consumer."""
         self._owners.add(consumer)
-        super().add(consumer)
+        effects = super().add(consumer)
         self.replay.owners_changed()
+        return effects
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: Consumer) -> Sequence[Effect]:
         """Its slots go to the others."""
-        if consumer not in self.consumers:
-            return
-        self._owners.remove(consumer)
-        super().remove(consumer)
-        self.replay.owners_changed()
-        if not self.consumers:
-            self._forget()
+        if consumer in self.consumers:
+            self._owners.remove(consumer)
+            super().remove(consumer)
+            self._able.discard(consumer)
+            self.replay.owners_changed()
+            if not self.consumers:
+                self._forget_slots()
+        return ()
 
-    def rewind(self) -> None:
+    def rewind(self, start: Position) -> None:
         """Slots are read again with their entries."""
-        super().rewind()
-        self._forget()
+        super().rewind(start)
+        self._forget_slots()
 
-    def _forget(self) -> None:
+    def _forget_slots(self) -> None:
         self._slots.clear()
-        self._holders.clear()
+        self._slot_holders.clear()
         self._undecided.clear()
         self._draining.clear()
 
-    def _dispatch(self) -> None:
-        if self._returning:
-            self._take_back(RETURNED_PER_TURN)
-        if not self.consumers or self._is_full():
-            return
-        self._able = {each for each in self.consumers if self._can_take(each)}
-        more = self.replay.regroup(_SLOTS_PER_TURN)
-        left = self._replay_fresh(ENTRIES_PER_TURN)
-        left = self._replay_by_owner(left)
-        left = self._read_on(left)
-        if more or not left:
-            self.wake()
+    def release(self, position: Position, indexes: int | None) -> Sequence[Effect]:
+        """Release what a transaction gave back: it goes out before what follows it."""
+        effects = super().release(position, indexes)
+        self._decide(position, indexes)
+        return effects
 
-    def _replay_fresh(self, left: int) -> int:
-        """Learn the slots of what was delayed. Like the next two: takes and returns how many entries this turn may look at,
-        negative when one has to be read first."""
-        while left > 0 and self._able and (first := self.replay.first_fresh()) is not None:
-            left -= 1
-            position, indexes = first
-            data = self._entry(position)
-            if data is None:
-                return -1
-            self.replay.take_fresh()
-            self._pass_on(position, data, indexes)
-        return left
+    def settled(self, position: Position, indexes: int | None) -> None:
+        """The slot of an entry that is done with is forgotten."""
+        super().settled(position, indexes)
+        self._decide(position, indexes)
+        if indexes is None:
+            self._slots.pop(position, None)
 
-    def _replay_by_owner(self, left: int) -> int:
-        """Send what waits and has a consumer that can take it: the earliest entries first, whoever's they are."""
-        replay, holders = self.replay, self._holders
-        offers: list[tuple[Position, int, Consumer]] = []
-        for number, consumer in enumerate(self.consumers if left > 0 and replay else ()):
-            if consumer in self._able and (found := replay.first_of(consumer)) is not None:
-                offers.append((found[0], number, consumer))
-        heapq.heapify(offers)
-        while offers and left > 0:
-            left -= 1
-            _, number, consumer = offers[0]
-            found = replay.first_of(consumer) if self._can_take(consumer) else None
-            if found is not None:
-                position, slot = found
-                holder = holders.get(slot)
-                if (holder is not None and holder[0] is not consumer) or self._drains(slot, position):
-                    replay.hold(slot)
+    def _tell(
+        self, position: Position, event: Event, indexes: int | None, consumer: Consumer | None = None
+    ) -> Sequence[Consumer]:
+        """Let a slot of which a consumer holds no entry any more go to its owner."""
+        gone = super()._tell(position, event, indexes, consumer)
+        slot = self._slots.get(position) if gone else None
+        if slot is not None:
+            for each in gone:
+                holder = self._slot_holders.get(slot)
+                if holder is None or holder[0] is not each:
+                    continue
+                if holder[1] == 1:
+                    del self._slot_holders[slot]
+                    self.replay.release(slot)
                 else:
-                    data = self._entry(position)
-                    if data is None:
-                        return -1
-                    self._send_or_drop(consumer, slot, position, data, replay.indexes_of(position))
-                found = replay.first_of(consumer) if consumer in self._able else None
+                    self._slot_holders[slot] = (each, holder[1] - 1)
+        return gone
+
+    # ---- a turn
+
+    def begin(self, now_ms: float, tick_ms: int) -> None:
+        """Find who can take something, and tell new owners what waits for them."""
+        super().begin(now_ms, tick_ms)
+        self._candidates, self._taker_of_wanted, self._looks = None, None, _SLOTS_PER_TURN
+        self._able = set() if self._is_full() else {each for each in self.consumers if each.can_take(self._most_unacked)}
+        self._regroups = bool(self._able) and self.replay.regroup(_SLOTS_PER_TURN)
+
+    def end(self, now_ms: float) -> float | None:
+        """At once as well while slots are told to their owners, or more of them wait than one turn may look at."""
+        due_ms = super().end(now_ms)
+        return now_ms if self._regroups or (self._able and self._looks <= 0) else due_ms
+
+    def wanted(self, published: Position) -> Position | None:
+        """First what was delayed, to learn its slot; then what waits and has a consumer; then the next one of the log."""
+        self._taker_of_wanted = None
+        if not self._able:
+            return None
+        fresh = self.replay.first_fresh()
+        if fresh is not None:
+            return fresh[0]
+        waiting = self._first_candidate()
+        if waiting is not None or self._looks <= 0:
+            return waiting
+        return self.read_position if self.read_position <= published and len(self.replay) < _LOOK_AHEAD else None
+
+    def _first_candidate(self) -> Position | None:
+        """The earliest entry that waits, and that its consumer can take: whoever's it is."""
+        replay = self.replay
+        if self._candidates is None:
+            self._candidates = []
+            for number, consumer in enumerate(self.consumers if replay else ()):
+                if consumer in self._able and (found := replay.first_of(consumer)) is not None:
+                    self._candidates.append((found[0], number, consumer))
+            heapq.heapify(self._candidates)
+        candidates = self._candidates
+        while candidates and self._looks > 0:
+            known, number, consumer = candidates[0]
+            found = replay.first_of(consumer) if consumer in self._able else None
             if found is None:
-                heapq.heappop(offers)
+                heapq.heappop(candidates)
+                continue
+            position, slot = found
+            if position != known:
+                heapq.heapreplace(candidates, (position, number, consumer))
+            elif self._is_free(slot, position, consumer):
+                self._taker_of_wanted = consumer
+                return position
             else:
-                heapq.heapreplace(offers, (found[0], number, consumer))
-        return left
+                replay.hold(slot)
+            self._looks -= 1
+        return None
 
-    def _read_on(self, left: int) -> int:
-        """Read entries that nobody was offered yet; what cannot go out now waits in the replay."""
-        published, following = self._topic.published, self._topic.log.next_position
-        while left > 0 and self._able and self.read_position <= published and len(self.replay) < _LOOK_AHEAD:
-            left -= 1
-            position = self.read_position
-            data = self._entry(position)
-            if data is None:
-                return -1
-            self.read_position = following(position)
-            self._pass_on(position, data, None)
-        return left
+    def _is_free(self, slot: int, position: Position, taker: Consumer | None) -> bool:
+        """True if nothing of a slot is with another consumer, and no earlier entry of it in an open transaction."""
+        holder = self._slot_holders.get(slot)
+        return (holder is None or holder[0] is taker) and not self._drains(slot, position)
 
-    def _pass_on(self, position: Position, data: bytes, indexes: int | None) -> None:
-        """Send an entry whose slot is not known yet, let it wait for its consumer, or drop it."""
+    def offer(
+        self,
+        position: Position,
+        following: Position,
+        live: int,
+        batch_size: int,
+        pending: int,
+        header: EntryHeader | None,
+        data: bytes,
+    ) -> Delivery | None:
+        """Give what is live to the owner of its slot, or let it wait for that one."""
+        replay, indexes, taker = self.replay, None, self._taker_of_wanted
+        if position == self.read_position:
+            self.read_position = following
+        elif position in replay:
+            indexes = replay.waiting[position]
+            if indexes is not None:
+                live &= indexes
+            if taker is None:
+                replay.take_fresh()
+        if live and header is not None and header.hints is not None and self._is_early(position, header.hints):
+            live = 0  # the chunks of a message have one key, or one sequence id: one slot
         slot = self._slots.get(position)
+        if not live:
+            self._drop(position, slot, pending, data)
+            return None
         if slot is None:
             slot = sticky_slot(data)
-        taker = self._owners.owner(slot)
-        holder = self._holders.get(slot)
-        is_free = (holder is None or holder[0] is taker) and not self._drains(slot, position)
-        if taker is not None and taker in self._able and self._can_take(taker) and is_free and not self.replay.is_waiting(slot):
-            self._send_or_drop(taker, slot, position, data, indexes)
-        elif self._prepare(position, data, indexes) is None:
-            self._drop(position, slot)
-        else:
-            self._slots[position] = slot
-            if position in self.replay:
-                self.replay.wait(position, slot)
-            else:
-                self.replay.add(position, indexes)
+        if taker is None:
+            taker = self._owners.owner(slot)
+            if taker is None or taker not in self._able or not self._is_free(slot, position, taker) or replay.is_waiting(slot):
+                self._wait(position, slot, indexes)
+                return None
+        return self._send(taker, slot, position, live, batch_size, pending)
 
-    def _send_or_drop(self, taker: Consumer, slot: int, position: Position, data: bytes, indexes: int | None) -> None:
-        delivery = self._prepare(position, data, indexes)
-        if delivery is None:
-            self._drop(position, slot)
-            return
-        self._drain(slot, position)
+    def _wait(self, position: Position, slot: int, indexes: int | None) -> None:
+        self._slots[position] = slot
+        if position in self.replay:
+            self.replay.wait(position, slot)
+        else:
+            self.replay.add(position, indexes)
+
+    def _send(self, taker: Consumer, slot: int, position: Position, live: int, batch_size: int, pending: int) -> Delivery:
+        self._drain(slot, position, pending)
         self.replay.discard(position)
         self._slots[position] = slot
         if position not in taker.unacked:
-            self._holders[slot] = (taker, self._holders.get(slot, (taker, 0))[1] + 1)
-        self._send(taker, position, data, delivery)
-        if not self._can_take(taker):
+            self._slot_holders[slot] = (taker, self._slot_holders.get(slot, (taker, 0))[1] + 1)
+        delivery = self._give(taker, position, live, batch_size)
+        if not taker.can_take(self._most_unacked):
             self._able.discard(taker)
         if self._is_full():
             self._able.clear()
+        return delivery
 
-    def _drop(self, position: Position, slot: int) -> None:
+    def _drop(self, position: Position, slot: int | None, pending: int, data: bytes) -> None:
         self.replay.discard(position)
-        if not self._drain(slot, position):
+        if not pending or not self._drain(sticky_slot(data) if slot is None else slot, position, pending):
             self._slots.pop(position, None)
 
     # ---- slots of open transactions
@@ -216,58 +269,24 @@ class KeySharedDispatcher(SharedDispatcher):
             del self._draining[slot]
         return bool(earliest) and earliest[0] < position
 
-    def _drain(self, slot: int, position: Position) -> bool:
+    def _drain(self, slot: int, position: Position, pending: int) -> bool:
         """Let what follows this entry wait; True if an open transaction acknowledged (a part of) it that no consumer holds."""
-        handle, cursor = self.subscription.pending_ack, self.subscription.cursor
-        pending = 0 if handle is None or cursor.is_deleted(position) else handle.pending(position)
-        left = cursor.ack_set(position) if pending else None
-        if left is not None:
-            pending &= left  # what is committed stays pending until the cursor's move is durable
-        if not pending or any(pending & each.unacked.get(position, 0) for each in self.consumers):
+        for each in self.holders.of(position):
+            pending &= ~(each.held | each.pledged)
+        if not pending:
             return False
         self._slots[position] = slot
         if position not in self._undecided:
-            self._undecided.add(position)
             heapq.heappush(self._draining.setdefault(slot, []), position)
+        self._undecided[position] = pending
         return True
 
-    def _decided(self, position: Position) -> None:
-        """The transaction has ended."""
-        if position in self._undecided:
-            self._undecided.discard(position)
+    def _decide(self, position: Position, indexes: int | None) -> None:
+        """These are in no transaction any more. The rest of their entry may be."""
+        undecided = self._undecided.get(position, 0)
+        left = 0 if indexes is None else undecided & ~indexes
+        if left:
+            self._undecided[position] = left
+        elif undecided:
+            del self._undecided[position]
             self.replay.release(self._slots[position])
-            self.wake()
-
-    def release(self, position: Position, indexes: int | None) -> None:
-        """Release what a transaction gave back: it goes out before what follows it."""
-        super().release(position, indexes)
-        self._decided(position)
-
-    def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
-        return False  # the chunks of a message have one key, or one sequence id: one slot
-
-    def _settle(self, consumer: Consumer, position: Position, indexes: int | None) -> None:
-        held = position in consumer.unacked
-        super()._settle(consumer, position, indexes)
-        if held and position not in consumer.unacked:
-            self._left(consumer, position)
-
-    def _left(self, consumer: Consumer, position: Position) -> None:
-        """A consumer has settled an entry: when it was the last one of its slot, the slot goes to its owner."""
-        slot = self._slots.get(position)
-        holder = None if slot is None else self._holders.get(slot)
-        if slot is None or holder is None or holder[0] is not consumer:
-            return
-        if holder[1] == 1:
-            del self._holders[slot]
-            self.replay.release(slot)
-            self.wake()
-        else:
-            self._holders[slot] = (consumer, holder[1] - 1)
-
-    def settled(self, position: Position, indexes: int | None) -> None:
-        """The slot of an entry that is done with is forgotten."""
-        super().settled(position, indexes)
-        self._decided(position)
-        if self.subscription.cursor.is_deleted(position):
-            self._slots.pop(position, None)

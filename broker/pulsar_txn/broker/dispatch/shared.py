@@ -1,245 +1,369 @@
-"""Shared subscriptions: each entry goes to one of the consumers, round robin; what is not settled comes again."""
+"""Shared subscriptions: each entry goes to one of the consumers, round robin; what is not settled comes again.
+
+The chunks of one message go to one consumer, for only it can put them together again: whoever gets a first chunk gets the
+others too. When it cannot take one just now, that one waits apart, and others go on. What has a delivery time waits for it.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pulsar_txn.wire.ids import DispatchHints, Position
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.wire.ids import DispatchHints, EntryHeader, Position
 
-from .chunks import Chunks
 from .consumers import Consumer
-from .delayed import DelayedDelivery
-from .dispatcher import Delivery, Dispatcher
-from .view import SubscriptionView
+from .delayed import DelayedPositions
+from .holders import TRANSITIONS, Event, Holders, State
+from .machine import NOTHING, REWIND, Delivery, Dispatch, Effect
+from .waiting import Replay
 
 RETURNED_PER_TURN: Final = 1000
 """Entries that consumers give back and that are taken in one turn of the loop."""
 
+MAX_INCOMPLETE: Final = 1000
+"""Messages of which not every chunk was given out; the one that began first is forgotten."""
 
-class SharedDispatcher(Dispatcher):
+MAX_CHUNKS_WAITING: Final = 2000
+_UUID_BYTES: Final = 128
+
+_DUE_AT_ONCE: Final = 512
+"""Entries whose time has come wait for consumers with others, so many at most."""
+
+
+class Shared(Dispatch):
     """Round robin among the consumers of the best priority that can take something."""
 
     individual = True
 
-    def __init__(self, subscription: SubscriptionView) -> None:
-        super().__init__(subscription)
+    def __init__(self, start: Position, config: BrokerConfig) -> None:
+        super().__init__(start)
+        self.replay = Replay()
+        self.holders = Holders()
         self.redeliveries: dict[Position, int] = {}
-        self.unacked_count = 0
+        self.delayed: DelayedPositions | None = None
+        self._most_unacked = config.max_unacked_messages_per_consumer
+        self._most_unacked_of_all = config.max_unacked_messages_per_subscription
         self._chunks: Chunks | None = None  # made with the first chunk
-        self._directed: tuple[Position, Consumer] | None = None
         self._next = 0
         self._chosen = 0
-        self._last_holder: Consumer | None = None
         self._returning: deque[tuple[Consumer, Iterator[Position]]] = deque()
+        self._now_ms: float = 0
+        self._tick_ms = 1
+        self._is_looking = False
 
-    def add(self, consumer: Consumer) -> None:
+    @property
+    def delayed_count(self) -> int:
+        """Entries that wait for their time; without those that were forgotten."""
+        return len(self.delayed or ())
+
+    # ---- events
+
+    def add(self, consumer: Consumer) -> Sequence[Effect]:
         """The first consumer starts after the mark-delete position."""
-        if not self.consumers:
-            self.rewind()
+        effects = NOTHING if self.consumers else REWIND
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: each.priority)
-        self.wake()
+        return effects
 
-    def remove(self, consumer: Consumer) -> None:
-        """Give what it held to the others."""
+    def remove(self, consumer: Consumer) -> Sequence[Effect]:
+        """Give what it held to the others, if there are any."""
         if consumer not in self.consumers:
-            return
+            return NOTHING
         self.consumers.remove(consumer)
-        if self._last_holder is consumer:
-            self._last_holder = None
         if self.consumers:
             self._return(consumer, iter(list(consumer.unacked)))
         else:
             self.replay.clear()
             self._returning.clear()
-            self._forget_delayed()
-            self._chunks = None
+            self._forget_deferred()
             self.redeliveries.clear()
-            self.unacked_count = 0
-        self.wake()
+            self.holders = Holders()
+        return NOTHING
 
-    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> Sequence[Effect]:
         """All that the consumer holds, or some of it."""
         self._return(consumer, iter(list(consumer.unacked)) if positions is None else positions)
+        return NOTHING
 
-    def release(self, position: Position, indexes: int | None) -> None:
+    def release(self, position: Position, indexes: int | None) -> Sequence[Effect]:
         """Take from its holders what a transaction gave back: it is nobody's until it is delivered again."""
-        for consumer, part in self._holding(position, indexes):
-            self._settle(consumer, position, part)
-        super().release(position, indexes)
-        if position in self.replay:
-            self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
+        self._tell(position, Event.RELEASE, indexes)
+        state = State.AHEAD if position >= self.read_position else State.AWAY
+        if TRANSITIONS[state, Event.RELEASE].to is State.WAITING:
+            self._wait_again(position, indexes)
+        return NOTHING
 
     def settled(self, position: Position, indexes: int | None) -> None:
-        """Whoever held it holds it no more; permission to send more may come of it."""
-        last = self._last_holder
-        if indexes is None and last is not None and last.unacked.get(position):
-            self._settle(last, position, None)
-        else:
-            for consumer, part in self._holding(position, indexes):
-                self._settle(consumer, position, part)
-        if self.redeliveries and self.subscription.cursor.is_deleted(position):
+        """Take it from its holders, who have room for more then."""
+        self._tell(position, Event.ACKNOWLEDGE, indexes)
+        if indexes is None and self.redeliveries:
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
 
     def pledged(self, position: Position, indexes: int | None) -> None:
-        """An open transaction acknowledged it: whoever holds it has room for more."""
-        last = self._last_holder
-        if indexes is None and last is not None and last.unacked.get(position):
-            self.unacked_count -= last.pledge(position, None)
-        else:
-            for consumer, part in self._holding(position, indexes):
-                self.unacked_count -= consumer.pledge(position, part)
-        if not self._due:
-            self.wake()
+        """Make room for more with its holders."""
+        self._tell(position, Event.PLEDGE, indexes)
 
-    def _holding(self, position: Position, indexes: int | None) -> list[tuple[Consumer, int | None]]:
-        """Return who holds (a part of) an entry, and which of `indexes` (None: all) to look for there.
+    def acknowledged_by(self, consumer: Consumer, first: Position) -> None:
+        """Do nothing: each consumer was given other messages."""
 
-        The holder that was found last is asked first: acknowledgements come in runs, and consumers may be many.
-        """
-        last = self._last_holder
-        if last is not None and (known := last.unacked.get(position)) is not None and (indexes is None or not indexes & ~known):
-            return [(last, indexes)]
-        found: list[tuple[Consumer, int | None]] = []
-        for consumer in self.consumers:
-            if position in consumer.unacked:
-                self._last_holder = consumer
-                found.append((consumer, indexes))
-                if indexes is None:
-                    break
-        return found
-
-    def _settle(self, consumer: Consumer, position: Position, indexes: int | None) -> None:
-        before = consumer.unacked_count
-        consumer.settle(position, indexes)
-        self.unacked_count -= before - consumer.unacked_count
-
-    def rewind(self) -> None:
+    def rewind(self, start: Position) -> None:
         """Go back: nobody holds anything any more."""
-        for consumer in self.consumers:
-            for position in list(consumer.unacked):
-                consumer.settle(position, None)
+        super().rewind(start)
+        self.replay.clear()
+        self.holders.clear()
         for consumer, _ in self._returning:
-            consumer.returning = 0
+            consumer.end_return(consumer.returning)
         self._returning.clear()
-        self.unacked_count = 0
-        self._chunks = None
-        super().rewind()
+        self._forget_deferred()
+
+    def _forget_deferred(self) -> None:
+        self.delayed = self._chunks = None
+        self._is_looking = self.must_look = False
+
+    def _tell(
+        self, position: Position, event: Event, indexes: int | None, consumer: Consumer | None = None
+    ) -> Sequence[Consumer]:
+        return self.holders.tell(position, event, indexes, consumer)
+
+    def _wait_again(self, position: Position, indexes: int | None) -> None:
+        self.replay.add(position, indexes)
+        self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
 
     def _return(self, consumer: Consumer, positions: Iterator[Position]) -> None:
         """Deliver again what a consumer gives back, taken back so many in a turn.
 
         Meanwhile the consumer gets nothing, so that it has in its hands what it is sent after it gave everything back.
         """
-        consumer.returning += 1
+        consumer.begin_return()
         self._returning.append((consumer, positions))
-        self.wake()
 
     def _take_back(self, most: int) -> None:
         """Go on with what is given back, up to so many positions."""
         while self._returning:
             consumer, positions = self._returning[0]
             for position in positions:
-                self._take_back_one(consumer, position)
+                holding = consumer.unacked.get(position)
+                if holding is not None:
+                    indexes = holding.held | holding.pledged
+                    self._tell(position, Event.RETURN, None, consumer)
+                    self._wait_again(position, indexes)
                 most -= 1
                 if not most:
-                    self.wake()
                     return
-            consumer.returning -= 1
+            consumer.end_return()
             self._returning.popleft()
 
-    def _take_back_one(self, consumer: Consumer, position: Position) -> None:
-        indexes = consumer.unacked.get(position)
-        if indexes is None:
-            return
-        self._settle(consumer, position, None)
-        if not self.subscription.cursor.is_deleted(position):  # by a transaction, while it was on its way back
-            self.replay.add(position, indexes)
-            self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
+    # ---- a turn
+
+    def begin(self, now_ms: float, tick_ms: int) -> None:
+        """Take what is due, what is given back, and the chunks whose consumer can take them."""
+        self._now_ms, self._tick_ms = now_ms, tick_ms
+        self.must_look = False
+        delayed = self.delayed
+        if delayed is not None and len(self.replay) < _DUE_AT_ONCE:
+            for position in delayed.take_due(now_ms, _DUE_AT_ONCE - len(self.replay)):
+                self.replay.add(position)
+            self.must_look = not self._is_looking and delayed.must_look(now_ms)
+        if self._returning:
+            self._take_back(RETURNED_PER_TURN)
+        if self._chunks is not None:
+            for position, indexes in self._chunks.release(self.consumers, self._most_unacked):
+                self.replay.add(position, indexes)
+
+    def end(self, now_ms: float) -> float | None:
+        """At once, while more is given back, or more is due and there is room for it; or when the first is due."""
+        if self._returning:
+            return now_ms
+        delayed = self.delayed
+        if delayed is None:
+            return None
+        if not delayed and not self._is_looking:
+            self.delayed = None
+            return None
+        due_ms = delayed.next_ms()
+        if due_ms is None or due_ms > now_ms:
+            return due_ms
+        # What is due and finds no room waits for consumers, and they wake the dispatch.
+        return now_ms if len(self.replay) < _DUE_AT_ONCE and not self._is_looking else None
+
+    def wanted(self, published: Position) -> Position | None:
+        """The earliest entry that waits, else the next one of the log, if there is a consumer for it."""
+        if not self._choose():
+            return None
+        first = self.replay.first() if self.replay.waiting else None
+        if first is not None:
+            return first[0]
+        return self.read_position if self.read_position <= published else None
+
+    def _choose(self) -> bool:
+        """Find the consumer that takes the next entry, unless none can."""
+        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
+            return False
+        consumers, most = self.consumers, self._most_unacked
+        count, best = len(consumers), None
+        for place in range(self._next, self._next + count):
+            consumer = consumers[place % count]
+            if consumer.permits > 0 and (best is None or consumer.priority < best.priority) and consumer.can_take(most):
+                best, self._chosen = consumer, place % count
+                if consumer.priority == consumers[0].priority:
+                    break
+        return best is not None
+
+    def _is_full(self) -> bool:
+        return bool(self._most_unacked_of_all) and self.holders.count >= self._most_unacked_of_all
+
+    def offer(
+        self,
+        position: Position,
+        following: Position,
+        live: int,
+        batch_size: int,
+        pending: int,
+        header: EntryHeader | None,
+        data: bytes,
+    ) -> Delivery | None:
+        """Give what is live and wanted to the consumer whose turn it is."""
+        indexes = None
+        if position == self.read_position:
+            self.read_position = following
+        elif position in self.replay:
+            indexes = self.replay.waiting[position]
+            self.replay.discard(position)
+            if indexes is not None:
+                live &= indexes
+        if not live or header is None or not self.consumers:
+            return None
+        consumer = self.consumers[self._chosen]
+        if header.hints is not None:
+            taker = self._taker(position, header.hints, indexes, consumer)
+            if taker is None:
+                return None
+            if taker is not consumer:
+                return self._give(taker, position, live, batch_size)
+        # The turn passes on with what is sent, not with being asked: a look that finds nothing must not cost a turn.
+        self._next = self._chosen + 1
+        return self._give(consumer, position, live, batch_size)
+
+    def _taker(self, position: Position, hints: DispatchHints, indexes: int | None, chosen: Consumer) -> Consumer | None:
+        """The consumer of an entry that asks for something; None: it waits."""
+        if self._is_early(position, hints):
+            return None
+        if hints.chunk_of is None:
+            return chosen
+        if self._chunks is None:
+            self._chunks = Chunks()
+        return self._chunks.taker(position, hints, indexes, chosen, self.consumers, self._most_unacked)
+
+    def _is_early(self, position: Position, hints: DispatchHints) -> bool:
+        if hints.deliver_at_ms is None or hints.deliver_at_ms <= self._now_ms:
+            return False
+        self.delay(position, hints.deliver_at_ms)
+        return True
+
+    def _give(self, consumer: Consumer, position: Position, live: int, batch_size: int) -> Delivery:
+        consumer.take(live.bit_count())
+        self.holders.give(position, consumer, live)
+        count = self.redeliveries.get(position, 0) if self.redeliveries else 0
+        return consumer, None if live + 1 == 1 << batch_size or not batch_size else live, count
+
+    def trimmed(self, position: Position, first: Position) -> None:
+        """Forget what waited there."""
+        self.replay.discard(position)
+        super().trimmed(position, first)
+
+    # ---- delayed entries
+
+    def delay(self, position: Position, deliver_at_ms: int) -> None:
+        """Keep an entry until its time."""
+        if self.delayed is None:
+            self.delayed = DelayedPositions(self._tick_ms)
+        self.delayed.add(position, deliver_at_ms)
+
+    def begin_look(self) -> None:
+        """Everything that is delayed is told anew: as much is remembered as there is room for."""
+        self._is_looking = True
+        if self.delayed is not None:
+            self.delayed.clear()
+
+    def end_look(self) -> None:
+        """All that is delayed is told."""
+        self._is_looking = False
 
     def has(self, position: Position) -> bool:
         """True if an entry is with a consumer, or on its way to one."""
         if position in self.replay or (self._chunks is not None and position in self._chunks):
             return True
-        holders = (*self.consumers, *(consumer for consumer, _ in self._returning))
-        return any(position in consumer.unacked for consumer in holders)
+        return position in self.holders
 
-    def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
-        if hints.deliver_at_ms is not None and self._is_early(position, hints.deliver_at_ms):
-            return True
-        return hints.chunk_of is not None and self._waits_for_its_taker(position, hints, indexes)
+    def state(self, position: Position, index: int = 0) -> State:
+        """State of one message, as the table of `holders` has them."""
+        held = self.holders.state(position, index)
+        if held is not None:
+            return held
+        if position in self.replay:
+            indexes = self.replay.waiting[position]
+            return State.WAITING if indexes is None or indexes >> index & 1 else State.AWAY
+        if position >= self.read_position:
+            return State.AHEAD
+        is_deferred = (self._chunks is not None and position in self._chunks) or (self.delayed and position in self.delayed)
+        return State.DEFERRED if is_deferred else State.AWAY
 
-    def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
-        if self._chunks is None:
-            self._chunks = Chunks()
-        chosen = self.consumers[self._chosen]
-        taker = self._chunks.taker(position, hints, indexes, chosen, self.consumers, self._can_take)
-        self._directed = None if taker is None or taker is chosen else (position, taker)
-        return taker is None
+    def close(self) -> None:
+        """Nothing waits any more."""
+        self._forget_deferred()
 
-    def _dispatch(self) -> None:
-        if self._returning:
-            self._take_back(RETURNED_PER_TURN)
-        if self._chunks is not None:
-            self._chunks.release(self.replay, self.consumers, self._can_take)
-        super()._dispatch()
 
-    def _is_early(self, position: Position, deliver_at_ms: int) -> bool:
-        rules = self._topic.rules
-        if not rules.delays or deliver_at_ms <= self._turn.clock.now_ms():
-            return False
-        if self.delayed is None:
-            self.delayed = DelayedDelivery(self, rules.delay_tick_ms)
-        self.delayed.add(position, deliver_at_ms)
-        return True
+class Chunks:
+    """Consumers that get the chunks of messages, and those chunks that wait for their consumer."""
 
-    def _can_take(self, consumer: Consumer) -> bool:
-        limit = self._topic.config.max_unacked_messages_per_consumer
-        if consumer.permits <= 0 or consumer.returning or not consumer.owner.writable:
-            return False
-        return not limit or consumer.unacked_count < limit
+    def __init__(self) -> None:
+        self._takers: OrderedDict[bytes, Consumer] = OrderedDict()
+        self._waiting: dict[Position, tuple[Consumer, int | None]] = {}
 
-    def _is_full(self) -> bool:
-        limit = self._topic.config.max_unacked_messages_per_subscription
-        return bool(limit) and self.unacked_count >= limit
+    def __contains__(self, position: Position) -> bool:
+        return position in self._waiting
 
-    def _next_consumer(self) -> Consumer | None:
-        config, consumers = self._topic.config, self.consumers
-        limit = config.max_unacked_messages_per_subscription
-        if limit and self.unacked_count >= limit:
+    @property
+    def is_full(self) -> bool:
+        """True if so many chunks wait that nothing more is read before some of them could go."""
+        return len(self._waiting) >= MAX_CHUNKS_WAITING
+
+    def taker(
+        self,
+        position: Position,
+        hints: DispatchHints,
+        indexes: int | None,
+        chosen: Consumer,
+        consumers: Sequence[Consumer],
+        most_unacked: int,
+    ) -> Consumer | None:
+        """The consumer that gets this chunk; None when it has to wait.
+
+        `chosen`: whose turn it is, and who gets a message that begins.
+        """
+        uuid = (hints.chunk_of or b"")[:_UUID_BYTES]
+        taker = self._takers.get(uuid)
+        if hints.chunk_id <= 0 or taker is None or taker not in consumers:
+            taker = self._takers[uuid] = chosen
+            if len(self._takers) > MAX_INCOMPLETE:
+                self._takers.popitem(last=False)
+        elif not taker.can_take(most_unacked):
+            self._waiting[position] = (taker, indexes)
             return None
-        if self._chunks is not None and self._chunks.is_full:
-            return None
-        limit = config.max_unacked_messages_per_consumer
-        count, best, chosen = len(consumers), None, 0
-        for place in range(self._next, self._next + count):
-            consumer = consumers[place % count]
-            if (
-                (best is None or consumer.priority < best.priority)
-                and consumer.permits > 0
-                and not consumer.returning
-                and consumer.owner.writable
-                and not (limit and consumer.unacked_count >= limit)
-            ):
-                best, chosen = consumer, place % count
-                if consumer.priority == consumers[0].priority:
-                    break
-        if best is not None:
-            self._chosen = chosen
-        return best
+        if hints.chunk_id >= hints.chunks - 1:
+            self._takers.pop(uuid, None)
+        return taker
 
-    def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
-        # The turn passes on with what is sent, not with being asked: a look that finds nothing must not cost a turn.
-        if self._directed is None:
-            self._next = self._chosen + 1
-        else:
-            if self._directed[0] == position:
-                consumer = self._directed[1]
-            self._directed = None
-        messages, indexes, ack_set, batch_size = delivery
-        self.unacked_count += consumer.hold(position, indexes)
-        count = self.redeliveries.get(position, 0) if self.redeliveries else 0
-        consumer.send(position, data, messages, ack_set, batch_size, count)
+    def release(self, consumers: Sequence[Consumer], most_unacked: int) -> list[tuple[Position, int | None]]:
+        """Take the chunks whose consumer can take something again, or is gone, with the indexes to deliver."""
+        found = [
+            (position, indexes)
+            for position, (taker, indexes) in self._waiting.items()
+            if taker not in consumers or taker.can_take(most_unacked)
+        ]
+        for position, _ in found:
+            del self._waiting[position]
+        return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.txn.hosts import PendingAckHost
 
     from .subscription import Subscription
+    from .topic import Topic
 
 
 @attrs.frozen
@@ -30,7 +31,7 @@ class CommittedPosition:
     unstable: TxnId | None
 
 
-async def committed_position(subscription: Subscription) -> CommittedPosition:
+async def committed_position(topic: Topic, subscription: Subscription) -> CommittedPosition:
     """The committed position at a moment during this call.
 
     A commit that was decided here before the call counts: its acknowledgements are waited for. Raises LedgerError, and Refusal
@@ -41,7 +42,7 @@ async def committed_position(subscription: Subscription) -> CommittedPosition:
     if handle is not None and host is not None:
         unstable, last_committed = handle.first_holder(), handle.stats().last_committed_txn
         await _carried_out(host)
-    cursor, log = subscription.cursor, subscription.topic.log
+    cursor, log = subscription.cursor, topic.log
     position, ticket = cursor.mark_delete, cursor.ticket
     if cursor.confirmed_ticket < ticket:
         await log.flush()

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.dispatch.view import HiddenEntries
+from pulsar_txn.broker.txn.hosts import BufferHost
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, Snapshot
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
@@ -41,47 +41,20 @@ def compacted_log_names(topic: TopicName) -> tuple[str, str]:
     return f"{base}-0", f"{base}-1"
 
 
-class Stores(Protocol):
-    """Stores of logs."""
-
-    store: LogStore
-
-
-class Compactable(Protocol):
-    """Topic, as far as compaction reads it."""
-
-    @property
-    def name(self) -> TopicName:
-        """Its name."""
-
-    @property
-    def log(self) -> Log:
-        """Its log."""
-
-    @property
-    def turn(self) -> Turn:
-        """The loop turns of the broker."""
-
-    @property
-    def buffer(self) -> HiddenEntries:
-        """Its transaction buffer."""
-
-    @property
-    def published(self) -> Position:
-        """The last position that readers may see."""
-
-
 class Compaction:
     """The compacted copy of one topic, and the work that makes it. `view` is None for a topic that never was compacted."""
 
-    def __init__(self, topic: Compactable, home: Stores) -> None:
+    def __init__(self, name: TopicName, log: Log, host: BufferHost, turn: Turn, store: LogStore) -> None:
         self.view: CompactedView | None = None
         self.status = NOT_RUN
         self.error = ""
-        self.source = CompactedSource(topic.log, self)
-        self._topic = topic
-        self._store = home.store
-        self._names = compacted_log_names(topic.name)
+        self.source = CompactedSource(log, self)
+        self._name = name
+        self._log = log
+        self._host = host
+        self._turn = turn
+        self._store = store
+        self._names = compacted_log_names(name)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -108,7 +81,7 @@ class Compaction:
     async def load(self) -> None:
         """Make the copy ready to be read. Raises LedgerError."""
         if self.view is not None:
-            await self.view.load(self._topic.turn.budget)
+            await self.view.load(self._turn.budget)
 
     async def last_message(self, position: Position, batch_size: int) -> tuple[Position, int]:
         """The last entry that readers of the copy see, and its batch size (-1: one message), given that of the topic."""
@@ -144,7 +117,7 @@ class Compaction:
     # ---- the work
 
     async def _run(self) -> None:
-        horizon = self._topic.published
+        horizon = self._host.published
         name = self._names[self.view is not None and self.view.name == self._names[0]]
         try:
             await self.load()
@@ -158,14 +131,14 @@ class Compaction:
                 raise
             await self._show(view)
         except (LedgerError, WireError) as error:
-            _logger.warning("%s was not compacted: %s", self._topic.name, error)
+            _logger.warning("%s was not compacted: %s", self._name, error)
             self.status, self.error = ERROR, str(error)
         else:
             self.status, self.error = SUCCESS, ""
 
     async def _entries(self, horizon: Position) -> AsyncIterator[tuple[Position, bytes]]:
         """The previous copy, and what came after it: everything committed up to the horizon."""
-        start, budget, buffer = self.source.next_position(EARLIEST), self._topic.turn.budget, self._topic.buffer
+        start, budget, buffer = self.source.next_position(EARLIEST), self._turn.budget, self._host.buffer
         while start <= horizon:
             entries = await self.source.read(start, max_entries=256, max_bytes=1 << 20)
             for position, data in entries:

@@ -21,36 +21,12 @@ from .producers import Producer, ProducerSet
 from .subscription import EXCLUSIVE, FAILOVER
 
 
-class _NothingStored:
-    """The substitute of a cursor, and of who reads acknowledgements."""
-
-    mark_delete: Position = EARLIEST
-
-    def backlog(self) -> int:
-        """Nothing waits."""
-        return 0
-
-    def batch_delivered(self, position: Position, size: int) -> None:
-        """Do nothing: what is acknowledged does not matter."""
-
-
-class _NothingReplayed:
-    """The substitute of a dispatcher: it hands messages out as they come."""
-
-    def wake(self) -> None:
-        """Permits came; what was dropped is gone."""
-
-    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
-        """Nothing is kept."""
-
-
 class _Subscription:
-    def __init__(self, topic: NonPersistentTopic, name: str) -> None:
-        self.topic = topic
+    def __init__(self, topic: TopicName, name: str) -> None:
+        self._topic = topic
         self.name = name
         self.kind = EXCLUSIVE
-        self.cursor = self.reader = _NothingStored()
-        self.dispatcher = _NothingReplayed()
+        self.mark_delete: Position = EARLIEST  # nothing is stored
         self.consumers: list[Consumer] = []
         self._next = 0
 
@@ -60,17 +36,24 @@ class _Subscription:
         self.kind = kind
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: (each.priority, each.name))
-        consumer.subscription = self
+        consumer.join(self)
         self._tell_active()
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._tell_active()
-        self.drop_if_unused()
 
-    def drop_if_unused(self) -> None:
-        if not self.consumers and self.topic.subscriptions.get(self.name) is self:
-            del self.topic.subscriptions[self.name]
+    def backlog(self) -> int:
+        return 0
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.grant(permits)
+
+    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
+        consumer.set_writable(writable=writable)
+
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+        """Do nothing: nothing is kept."""
 
     def _tell_active(self) -> None:
         if self.kind == FAILOVER:
@@ -81,9 +64,10 @@ class _Subscription:
         candidates = self.consumers[:1] if self.kind in {EXCLUSIVE, FAILOVER} else self.consumers
         for step in range(len(candidates)):
             consumer = candidates[(self._next + step) % len(candidates)]
-            if consumer.permits > 0 and consumer.owner.writable:
+            if consumer.can_take(0):
                 self._next += step + 1
-                consumer.send((0, 0), data, messages, None, 0, 0)
+                consumer.take(messages)
+                consumer.send((0, 0), data, None, 0, 0)
                 return
 
     def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
@@ -100,7 +84,7 @@ class _Subscription:
         cumulative: bool,
         key: AckKey | None = None,
     ) -> None:
-        text = f"{self.topic.name} is not persistent: acknowledge outside transaction {txn_id}"
+        text = f"{self._topic} is not persistent: acknowledge outside transaction {txn_id}"
         answer(None, ServerError.NotAllowedError, text)
 
     def disconnect_all(self) -> None:
@@ -185,12 +169,25 @@ class NonPersistentTopic:
         if limit and len(self.subscriptions) >= limit and name not in self.subscriptions:
             what = f"{self.name} has {limit} subscriptions"
             raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
-        return self.subscriptions.setdefault(name, _Subscription(self, name))
+        return self.subscriptions.setdefault(name, _Subscription(self.name, name))
 
     async def unsubscribe(self, subscription: Any) -> None:
         """Forget a subscription."""
         self.subscriptions.pop(subscription.name, None)
         subscription.disconnect_all()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone, and with the last one its subscription."""
+        held = consumer.subscription
+        held.remove(consumer)
+        if self.subscriptions.get(held.name) is held:
+            self.drop_if_unused(held.name)
+
+    def drop_if_unused(self, name: str) -> None:
+        """A subscription goes when it has no consumer."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and not subscription.consumers:
+            del self.subscriptions[name]
 
     async def last_message(self) -> tuple[Position, int]:
         """The start of the log: a topic that keeps nothing has no last message."""

@@ -1,23 +1,29 @@
-"""A subscription: a cursor, a pending-ack handle and a dispatcher."""
+"""A subscription: a cursor, a pending-ack handle and a dispatcher.
+
+It takes acknowledgements, plain and in transactions, and answers them once they are durable. Who gets which entry is its
+dispatcher's; what transactions hold is the handle's; where it is, the cursor's. It never calls its topic: the topic hears of a
+failure by the one call that it gave (`on_failed`), and asks for the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import Consumer
-from pulsar_txn.broker.dispatch.dispatcher import Dispatcher, SingleActiveDispatcher
-from pulsar_txn.broker.dispatch.key_shared import KeySharedDispatcher
+from pulsar_txn.broker.dispatch.key_shared import KeyShared
+from pulsar_txn.broker.dispatch.machine import Dispatch, SingleActive
 from pulsar_txn.broker.dispatch.position_notes import PositionNotes
-from pulsar_txn.broker.dispatch.shared import SharedDispatcher
+from pulsar_txn.broker.dispatch.shared import Shared
 from pulsar_txn.broker.txn.hosts import PendingAckHost
 from pulsar_txn.broker.txn.participants import RegistrationOf
 from pulsar_txn.ledger.hosting import Answer
-from pulsar_txn.ledger.machine import MoveCursor, Reply
+from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, EntryTooLarge, LedgerError, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import (
     AckCumulative,
@@ -29,16 +35,14 @@ from pulsar_txn.rm_pending_ack.requests import (
     PlainAcked,
     Request,
 )
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId
-from pulsar_txn.wire.ids import AckKey, Participant, Position, TxnAction, TxnId, full_ack_set
+from pulsar_txn.wire.ids import AckKey, Participant, Position, TxnAction, TxnId
 
 from .ack_reader import AckReader, ColdEntries
 from .cold_acks import ColdAcks
-from .cursor_moves import CursorMoves
-
-if TYPE_CHECKING:
-    from .topic import Topic
+from .context import TopicContext
+from .dispatcher import Dispatcher
 
 _logger = logging.getLogger(__name__)
 
@@ -48,29 +52,71 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 KIND_NAMES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 """How Pulsar writes them."""
 
+_FIRST_RETRY_SECONDS: Final = 1.0
+_LAST_RETRY_SECONDS: Final = 60.0
+
+
+class Listeners:
+    """Subscriptions that want to hear when their topic's log moves, for as long as they are attentive."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: dict[Subscription, None] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        """Tell this one as well. The others cost nothing."""
+        self._listeners[subscription] = None
+
+    def log_moved(self) -> None:
+        """A commit group is durable: receipts of acknowledgements, and dispatchers."""
+        listeners = self._listeners
+        for each in list(listeners):
+            if not each.log_moved():
+                del listeners[each]
+
 
 class Subscription:
-    """One subscription of one topic. Not durable ones live as long as their consumers."""
+    """One subscription of one topic. Not durable ones live as long as their consumers.
 
-    def __init__(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> None:
-        self.topic = topic
+    `on_failed` is called when its redo log fails: the state of its topic is not to be believed then.
+    """
+
+    def __init__(
+        self,
+        topic: TopicContext,
+        listeners: Listeners,
+        name: str,
+        cursor: Cursor,
+        rules: TopicRules,
+        on_failed: Callable[[Exception], None],
+        *,
+        durable: bool,
+    ) -> None:
         self.name = name
         self.cursor = cursor
         self.durable = durable
         self.kind = EXCLUSIVE
-        self.moves = CursorMoves(cursor, topic.log)
-        self.reader = AckReader(topic.log, cursor, topic.config.max_ack_state_bytes_per_subscription)
-        self._cold = ColdAcks(self.reader)
         self.failure: Exception | None = None
         self.host: PendingAckHost | None = None
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}  # since the start, for metrics
         self.pending_ack: PendingAck | None = None
-        self.dispatcher: Dispatcher = SingleActiveDispatcher(self, failover=False)
+        self._topic = topic
+        self._listeners = listeners
+        self._on_failed = on_failed
+        self.reader = AckReader(topic.log, cursor, topic.config.max_ack_state_bytes_per_subscription)
+        self._cold = ColdAcks(self.reader)
+        self.dispatcher = Dispatcher(name, topic, cursor, self.reader, rules, self.fail)
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
         self._failed: PendingAckHost | None = None
         self._held: list[Request] = []
         self._receipts: deque[tuple[int, Answer]] = deque()
+
+    @property
+    def topic_name(self) -> str:
+        """The full name of its topic."""
+        return str(self._topic.name)
 
     @property
     def is_busy(self) -> bool:
@@ -85,9 +131,23 @@ class Subscription:
         return self.pending_ack is None or not self.pending_ack.stats().ongoing_txn_size
 
     @property
+    def is_unused(self) -> bool:
+        """True if it is not durable and has lost its consumers: it is to go."""
+        return not self.durable and not self.consumers
+
+    @property
     def consumers(self) -> list[Consumer]:
         """Those that are connected."""
-        return self.dispatcher.consumers
+        return self.dispatcher.machine.consumers
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+        return self.cursor.mark_delete
+
+    def backlog(self) -> int:
+        """Number of entries that are not acknowledged."""
+        return self.cursor.backlog()
 
     # ---- consumers
 
@@ -100,40 +160,52 @@ class Subscription:
                 raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has consumers of another type")
             if kind == EXCLUSIVE:
                 raise Refusal(ServerError.ConsumerBusy, f"Exclusive consumer is already connected to {self.name!r}")
-            limit = self.topic.config.max_consumers_per_subscription
+            limit = self._topic.config.max_consumers_per_subscription
             if limit and len(self.consumers) >= limit:
                 raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has {limit} consumers, as many as it may")
         else:
-            self.dispatcher.close()
             self.kind = kind
-            self.dispatcher = self._new_dispatcher(kind, sticky)
+            self.dispatcher.use(self._new_machine(kind, sticky))
         self.dispatcher.add(consumer)
-        consumer.subscription = self
-        consumer.given = PositionNotes(self.cursor.is_deleted)  # no circle: a consumer that goes is freed at once
-        self.topic.attend(self)
+        consumer.join(self, PositionNotes(self.cursor.is_deleted))  # no circle: a consumer that goes is freed at once
+        self._listeners.add(self)
+
+    def _new_machine(self, kind: int, sticky: bool) -> Dispatch:
+        start, config = self.dispatcher.read_position, self._topic.config
+        if kind == SHARED:
+            return Shared(start, config)
+        if kind == KEY_SHARED:
+            return KeyShared(start, config, sticky=sticky)
+        return SingleActive(start, failover=kind == FAILOVER, partition=self._topic.name.partition)
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer is gone."""
         self.dispatcher.remove(consumer)
-        self.drop_if_unused()
 
-    def drop_if_unused(self) -> None:
-        """A subscription that is not durable goes when it has no consumer."""
-        if not self.durable and not self.consumers:
-            self.topic.drop_subscription(self)
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW: so many messages more."""
+        consumer.grant(permits)
+        self.dispatcher.wake()
+
+    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
+        """The consumer's connection takes more, or does not."""
+        consumer.set_writable(writable=writable)
+        if writable:
+            self.dispatcher.wake()
+
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+        """Send these again; None: all that the consumer holds."""
+        self.dispatcher.redeliver(consumer, positions)
+
+    def set_rules(self, rules: TopicRules) -> None:
+        """The namespace's policies changed."""
+        self.dispatcher.set_rules(rules)
 
     def disconnect_all(self) -> None:
         """Close all consumers; their clients connect again."""
         for consumer in list(self.consumers):
             self.dispatcher.remove(consumer)
             consumer.owner.consumer_closed(consumer)
-
-    def _new_dispatcher(self, kind: int, sticky: bool) -> Dispatcher:
-        if kind == SHARED:
-            return SharedDispatcher(self)
-        if kind == KEY_SHARED:
-            return KeySharedDispatcher(self, sticky=sticky)
-        return SingleActiveDispatcher(self, failover=kind == FAILOVER)
 
     # ---- acknowledgements outside transactions
 
@@ -162,14 +234,15 @@ class Subscription:
         whole, parts = self.reader.read(ids, None if cumulative else consumer.given, strict=strict)
         if cumulative:
             return self._acknowledge_upto(consumer, whole, parts)
-        if parts and not self.topic.config.acknowledgment_at_batch_index_level_enabled:
+        if parts and not self._topic.config.acknowledgment_at_batch_index_level_enabled:
             parts = [part for part in parts if part[0] in consumer.given]
         whole, parts = self.reader.admitted(whole, parts, strict=strict)
+        dispatcher = self.dispatcher
         if parts:
-            self._delete_indexes(parts)
+            dispatcher.delete_indexes(parts)
         if whole:
-            self._delete(whole)
-        self._acknowledged_by(consumer, whole, parts, cumulative=False)
+            dispatcher.delete(whole)
+        dispatcher.acknowledged_by(consumer, whole, parts)
         handle = self.pending_ack
         if handle is not None and self.host is not None:
             items = [*parts, *((position, None, 0) for position in whole)]
@@ -179,35 +252,19 @@ class Subscription:
         return self.cursor.ticket
 
     def _acknowledge_upto(self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem]) -> int:
-        if self.dispatcher.individual:
+        if self.dispatcher.releases_one_by_one:
             raise Refusal(
                 ServerError.NotAllowedError, "Shared and Key_Shared subscriptions take no cumulative acknowledgements"
             )
         if len(whole) + len(parts) != 1:
             text = f"a cumulative acknowledgement names one message, not {len(whole) + len(parts)}"
             raise Refusal(ServerError.NotAllowedError, text)
-        self._acknowledged_by(consumer, whole, parts, cumulative=True)
+        self.dispatcher.acknowledged_upto_by(consumer)
         item = parts[0] if parts else (whole[0], None, 0)
-        self.moves.delete_upto(*item)
+        self.dispatcher.delete_upto(*item)
         if self.host is not None:
             self.host.submit(PlainAcked(cumulative=item), reserve=True)
         return self.cursor.ticket
-
-    def _delete(self, positions: list[Position]) -> None:
-        self.moves.delete(positions)
-        dispatcher = self.dispatcher
-        if dispatcher.individual:
-            for position in positions:
-                dispatcher.settled(position, None)
-            dispatcher.wake()
-
-    def _delete_indexes(self, items: Sequence[AckItem]) -> None:
-        self.moves.delete_indexes(items)
-        dispatcher = self.dispatcher
-        if dispatcher.individual:
-            for position, acked, _ in items:
-                dispatcher.settled(position, None if self.cursor.is_deleted(position) else acked)
-            dispatcher.wake()
 
     def _when_stored(self, ticket: int, answer: Answer) -> None:
         """Call `answer` once the cursor's change `ticket` is durable, or cannot be known to be."""
@@ -215,19 +272,19 @@ class Subscription:
             answer(None, None, "")
         else:
             self._receipts.append((ticket, answer))
-            self.topic.attend(self)
+            self._listeners.add(self)
 
-    @property
-    def is_attentive(self) -> bool:
-        """True if `log_moved` may have something to do."""
-        return bool(self.consumers or self._receipts) or self.host is not None
-
-    def log_moved(self) -> None:
-        """A commit group of the topic's log is durable."""
+    def log_moved(self) -> bool:
+        """A commit group of the topic's log is durable; there may be more to deliver. True: tell the next one as well."""
         if self._receipts:
             self._give_receipts()
         if self.host is not None:
             self.host.cursor_moved()
+        dispatcher = self.dispatcher
+        if dispatcher.machine.consumers:
+            dispatcher.wake()
+            return True
+        return self.host is not None or bool(self._receipts)
 
     def _give_receipts(self) -> None:
         receipts, stored = self._receipts, self.cursor.confirmed_ticket
@@ -239,13 +296,13 @@ class Subscription:
         if not self._receipts:
             return
         try:
-            await self.topic.log.flush()
+            await self._topic.log.flush()
         except LedgerError as error:
-            _logger.warning("acknowledgements of %r on %s are not known to be stored: %s", self.name, self.topic.name, error)
+            _logger.warning("acknowledgements of %r on %s are not known to be stored: %s", self.name, self._topic.name, error)
         self._give_receipts()
         receipts, self._receipts = self._receipts, deque()
         for _, answer in receipts:
-            answer(None, ServerError.ServiceNotReady, f"subscription {self.name!r} of {self.topic.name} is closed; retry")
+            answer(None, ServerError.ServiceNotReady, f"subscription {self.name!r} of {self._topic.name} is closed; retry")
 
     # ---- acknowledgements in transactions
 
@@ -292,16 +349,14 @@ class Subscription:
         if not items:
             raise Refusal(ServerError.NotAllowedError, "the acknowledgement names no message")
         # The answer says first whose these messages are no more, until an abort brings them back.
-        dispatcher = self.dispatcher
-        if isinstance(dispatcher, SharedDispatcher):
-            noted: Answer = partial(_pledge, self, whole, parts, answer)
-        elif len(dispatcher.consumers) > 1:
-            noted = partial(self._note_acknowledged, consumer, whole, parts, answer, cumulative)
+        machine = self.dispatcher.machine
+        if machine.individual or len(machine.consumers) > 1:
+            noted: Answer = partial(self._note_acknowledged, consumer, whole, parts, answer, cumulative)
         else:
             noted = answer
         if not cumulative:
             return AckIndividual(noted, txn_id, items, key)
-        if self.dispatcher.individual or len(items) != 1:
+        if machine.individual or len(items) != 1:
             text = "a cumulative acknowledgement names one message, and not on Shared or Key_Shared"
             raise Refusal(ServerError.NotAllowedError, text)
         if consumer.settled_elsewhere is not None and items[0][0] >= consumer.settled_elsewhere:
@@ -321,22 +376,21 @@ class Subscription:
         error: ServerError | None,
         message: str,
     ) -> None:
-        if error is None:
-            self._acknowledged_by(consumer, whole, parts, cumulative=cumulative)
-        answer(value, error, message)
-
-    def _acknowledged_by(
-        self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem], *, cumulative: bool
-    ) -> None:
+        if error is not None:
+            answer(value, error, message)
+            return
         dispatcher = self.dispatcher
-        if isinstance(dispatcher, SingleActiveDispatcher) and len(dispatcher.consumers) > 1 and (whole or parts):
-            named = [*whole, *(part[0] for part in parts)]
-            first = self.topic.log.next_position(self.cursor.mark_delete) if cumulative else min(named)
-            dispatcher.acknowledged_by(consumer, first)
+        if dispatcher.machine.individual:
+            dispatcher.pledge(whole, parts)
+        elif cumulative:
+            dispatcher.acknowledged_upto_by(consumer)
+        else:
+            dispatcher.acknowledged_by(consumer, whole, parts)
+        answer(value, error, message)
 
     def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """The coordinator tells the outcome."""
-        if self.host is None and self._opening is None and not self.topic.has_pending_ack_log(self):
+        if self.host is None and self._opening is None and not self.has_pending_ack_log:
             answer(None, None, "")  # nothing was ever acknowledged in a transaction here
         else:
             request = EndTxnOnSubscription(partial(self._ended, action, answer), txn_id, action, low_watermark)
@@ -354,12 +408,47 @@ class Subscription:
             self.host.submit(request, reserve=True)
             return
         if self._closed:  # its log may be another's by now
-            _refuse(request, f"subscription {self.name!r} of {self.topic.name} is closed; retry")
+            _refuse(request, f"subscription {self.name!r} of {self._topic.name} is closed; retry")
             return
         self._held.append(request)
-        self.open_pending_ack_soon()
+        self._open_soon()
 
-    def open_pending_ack_soon(self) -> None:
+    @property
+    def has_pending_ack_log(self) -> bool:
+        """True if acknowledgements in transactions were ever made here."""
+        return self.durable and self._topic.pending_acks.exists(self._topic.name, self.name)
+
+    async def recover_pending_ack(self) -> None:
+        """Open the handle if there is a redo log. Raises StorageFailed.
+
+        A log that cannot be read keeps this subscription from serving, and no other: consumers are refused with what is wrong,
+        for without the log nobody knows which messages wait for the decision of a transaction. It is tried again, later and
+        later, until it can be read or the subscription is closed.
+        """
+        if not self.has_pending_ack_log:
+            return
+        try:
+            await self.open_pending_ack()
+        except StorageFailed:
+            raise
+        except (LedgerError, WireError) as error:
+            self.fail(error)
+            self._recover_later(error, _FIRST_RETRY_SECONDS)
+
+    def _recover_later(self, error: Exception, delay: float) -> None:
+        _logger.warning("pending acks of %r are opened again in %s s: %s", self.name, delay, error)
+        self._topic.turn.runtime.call_later(delay, self._recover_again, error, delay)
+
+    def _recover_again(self, error: Exception, delay: float) -> None:
+        if self._closed:
+            return
+        if self.host is None:
+            self._open_soon()
+            self._recover_later(error, min(2 * delay, _LAST_RETRY_SECONDS))
+        elif self.failure is error:  # it was opened since
+            self.failure = None
+
+    def _open_soon(self) -> None:
         """Open the handle in the background, unless that is under way."""
         if self._opening is None and not self._closed:
             self._opening = asyncio.get_running_loop().create_task(self._open_in_background())
@@ -368,7 +457,7 @@ class Subscription:
         try:
             await self.open_pending_ack()
         except Exception as error:
-            _logger.exception("pending acks of %s on %s cannot be opened", self.name, self.topic.name)
+            _logger.exception("pending acks of %s on %s cannot be opened", self.name, self._topic.name)
             held, self._held = self._held, []
             for request in held:
                 if isinstance(error, (EntryTooLarge, NameRefused)):
@@ -380,56 +469,31 @@ class Subscription:
 
     async def open_pending_ack(self) -> None:
         """Open and recover the handle, and carry out what waits for it. Raises LedgerError."""
-        machine, log = await self.topic.open_pending_ack(self)
+        machine, log = await self._topic.pending_acks.open(self._topic.name, self.cursor, durable=self.durable)
         host = PendingAckHost(
             machine,
             log,
-            self.topic.turn,
+            self._topic.turn,
             self._pending_ack_failed,
-            subscription=self,
-            registration=RegistrationOf(self.topic.registrations, Participant(str(self.topic.name), self.name)),
+            dispatcher=self.dispatcher,
+            registration=RegistrationOf(self._topic.registrations, Participant(str(self._topic.name), self.name)),
         )
         try:
-            self.pending_ack = machine
+            self._use(machine)
             await host.recover()
         except BaseException:
-            self.pending_ack = None
+            self._use(None)
             await log.close()
             raise
         self.host = host
-        self.topic.attend(self)
+        self._listeners.add(self)
         held, self._held = self._held, []
         for request in held:
             host.submit(request, reserve=True)
 
-    def apply_move(self, move: MoveCursor) -> None:
-        """Acknowledge what a transaction committed."""
-        individual = move.individual
-        if len(individual) == 1 and individual[0][1] is None:  # nearly every transaction's
-            self._delete([individual[0][0]])
-        else:
-            whole = [position for position, acked, _ in individual if acked is None]
-            if len(whole) < len(individual):
-                self._delete_indexes([item for item in individual if item[1] is not None])
-            if whole:
-                self._delete(whole)
-        if move.cumulative is not None:
-            position, left, batch_size = move.cumulative
-            acked = None if not left else full_ack_set(batch_size) & ~left
-            self.moves.delete_upto(position, acked, batch_size)
-
-    @property
-    def releases_one_by_one(self) -> bool:
-        """True if what is given back is delivered again by itself, and not everything that follows the first of it."""
-        return self.dispatcher.individual
-
-    def release(self, positions: Sequence[tuple[Position, int | None]]) -> None:
-        """Deliver again what a transaction gave back."""
-        if not self.dispatcher.individual:
-            self.dispatcher.release(*min(positions, key=lambda each: each[0]))
-            return
-        for position, indexes in positions:
-            self.dispatcher.release(position, indexes)
+    def _use(self, handle: PendingAck | None) -> None:
+        self.pending_ack = handle
+        self.dispatcher.use_pending_ack(handle)
 
     # ---- seek
 
@@ -438,8 +502,7 @@ class Subscription:
         self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
         if self.host is not None:
             self.host.drop_moves()
-        ticket = self.moves.reset(mark_delete)
-        self.dispatcher.rewind()
+        ticket = self.dispatcher.reset(mark_delete)
         if self.host is None:
             self._when_stored(ticket, answer)
             return
@@ -450,16 +513,14 @@ class Subscription:
 
     def fail(self, error: Exception) -> None:
         """The entries of the log cannot be delivered: consumers are closed, and new ones get the reason."""
-        _logger.error("subscription %r of %s cannot go on: %s", self.name, self.topic.name, error)
+        _logger.error("subscription %r of %s cannot go on: %s", self.name, self._topic.name, error)
         self.failure = error
         self.disconnect_all()
 
     def _pending_ack_failed(self, error: Exception) -> None:
-        self._failed, self.host, self.pending_ack = self.host, None, None
-        if isinstance(error, StorageFailed):
-            self.topic.storage_failed(error)
-        else:
-            self.topic.reopen(error)
+        self._failed, self.host = self.host, None
+        self._use(None)
+        self._on_failed(error)
 
     async def close(self) -> None:
         """Close the handle; the cursor goes with the topic's log. What comes later is refused."""
@@ -477,25 +538,6 @@ class Subscription:
             except LedgerError as error:
                 _logger.warning("pending acks of %r: %s", self.name, error)
         await self._end_receipts()
-
-
-def _pledge(
-    subscription: Subscription,
-    whole: Sequence[Position],
-    parts: Sequence[AckItem],
-    answer: Answer,
-    value: Any,
-    error: ServerError | None,
-    message: str,
-) -> None:
-    """Consumers hold what a transaction acknowledged for its keys only, until an abort gives it back."""
-    dispatcher = subscription.dispatcher
-    if error is None and isinstance(dispatcher, SharedDispatcher):
-        for position in whole:
-            dispatcher.pledged(position, None)
-        for position, indexes, _ in parts:
-            dispatcher.pledged(position, indexes)
-    answer(value, error, message)
 
 
 def _refuse(request: Request, message: str, code: ServerError = ServerError.ServiceNotReady) -> None:

@@ -17,12 +17,12 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
+from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.txn.hosts import SNAPSHOT_AFTER, TOPIC, BufferHost
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
-from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.rm_producer.publishing import REPEATED
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
@@ -31,12 +31,12 @@ from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, 
 from pulsar_txn.wire.topics import MAX_SUBSCRIPTION_BYTES, TopicName
 
 from .compaction import RUNNING, Compaction
+from .context import PendingAckLogs, TopicContext
 from .cursors import MemoryCursor
-from .pending_ack_recovery import PendingAckRecovery
 from .producers import Producer, ProducerSet
 from .retention import Retention
 from .sequences import Sequences
-from .subscription import Subscription
+from .subscription import Listeners, Subscription
 
 _logger = logging.getLogger(__name__)
 
@@ -50,21 +50,13 @@ class TopicHome(Protocol):
     store: LogStore
 
     registrations: Registrations
+    pending_acks: PendingAckLogs
 
     def storage_failed(self, error: Exception) -> None:
         """The store is dead."""
 
     def topic_failed(self, topic: Topic, error: Exception) -> None:
         """The topic's state is not to be believed: forget it; it is opened again when somebody asks."""
-
-    async def open_pending_ack(self, topic: Topic, subscription: Subscription) -> tuple[PendingAck, Log]:
-        """A new handle and its log."""
-
-    def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
-        """True if acknowledgements in transactions were ever made there."""
-
-    async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
-        """The subscription is deleted."""
 
 
 class Topic:
@@ -76,8 +68,6 @@ class Topic:
         self.log = log
         self.config = home.config
         self.turn = home.turn
-        self.registrations = home.registrations
-        self.storage_failed = home.storage_failed
         self.rules = TopicRules.of(home.config, {})
         self.serving = False
         self.subscriptions: dict[str, Subscription] = {}
@@ -85,12 +75,11 @@ class Topic:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
         self.retention = Retention(log, home.config)
-        self.compaction = Compaction(self, home)
         self.idle_sweeps = 0  # since somebody used it
         self.messages_in = 0
         self.bytes_in = 0
         self._held_up: dict[Producer, None] = {}  # by a verification
-        self._attentive: dict[Subscription, None] = {}
+        self._listeners = Listeners()
         self._deduplicates = home.config.broker_deduplication_enabled
         catalog = home.catalog
         self.producers = ProducerSet(
@@ -100,6 +89,8 @@ class Topic:
             partial(catalog.topic_epoch, name),
             partial(catalog.set_topic_epoch, name),
         )
+        self.compaction: Compaction
+        self.context: TopicContext
         self.host: BufferHost
         self.buffer: TransactionBuffer
 
@@ -112,7 +103,18 @@ class Topic:
             self.turn,
             self._failed,
             topic=self,
-            registration=RegistrationOf(self.registrations, Participant(str(self.name))),
+            registration=RegistrationOf(self.home.registrations, Participant(str(self.name))),
+        )
+        self.compaction = Compaction(self.name, self.log, self.host, self.turn, self.home.store)
+        self.context = TopicContext(
+            self.name,
+            self.log,
+            self.host,
+            self.turn,
+            self.config,
+            self.compaction,
+            self.home.registrations,
+            self.home.pending_acks,
         )
         if self._deduplicates:
             self.host.snapshot_after = min(SNAPSHOT_AFTER, self.config.broker_deduplication_entries_interval)
@@ -131,14 +133,13 @@ class Topic:
         self._forget(self.log.first or self.log.next_position(self.log.last_confirmed))
 
     async def _recover_subscriptions(self) -> None:
-        pending_acks = PendingAckRecovery[Subscription](
-            self.turn, lambda subscription: self.subscriptions.get(subscription.name) is subscription
-        )
         async for name in self.turn.budget.each(self.log.cursor_names()):
-            subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
+            subscription = self._subscription(name, await self.log.open_cursor(name), durable=True)
             self.subscriptions[name] = subscription
-            if self.has_pending_ack_log(subscription):
-                await pending_acks.open(subscription)
+            await subscription.recover_pending_ack()
+
+    def _subscription(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
+        return Subscription(self.context, self._listeners, name, cursor, self.rules, self._log_failed, durable=durable)
 
     @property
     def deduplicates(self) -> bool:
@@ -281,17 +282,7 @@ class Topic:
     def log_moved(self) -> None:
         """A commit group is durable: receipts of acknowledgements, and dispatchers."""
         self.retention.log_moved(self.turn.clock)
-        attentive = self._attentive
-        for subscription in list(attentive):
-            subscription.log_moved()
-            if subscription.consumers:
-                subscription.dispatcher.wake()
-            elif not subscription.is_attentive:
-                del attentive[subscription]
-
-    def attend(self, subscription: Subscription) -> None:
-        """A subscription wants to hear when the log moves, for as long as it `is_attentive`; the others cost nothing then."""
-        self._attentive[subscription] = None
+        self._listeners.log_moved()
 
     def snapshot_state(self) -> bytes:
         """The deduplication state."""
@@ -310,7 +301,7 @@ class Topic:
         if rules.encryption_required:
             self.producers.fence_unencrypted()
         for subscription in self.subscriptions.values():
-            subscription.dispatcher.wake()
+            subscription.set_rules(rules)
 
     # ---- transactions
 
@@ -342,7 +333,7 @@ class Topic:
             raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
         if not durable:
             cursor = MemoryCursor(self.log, name, initial)
-            return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=False))
+            return self.subscriptions.setdefault(name, self._subscription(name, cursor, durable=False))
         arriving = self._arriving.get(name)
         if arriving is None:
             arriving = self._arriving[name] = asyncio.get_running_loop().create_task(self._make_durable(name, initial))
@@ -351,7 +342,7 @@ class Topic:
 
     async def _make_durable(self, name: str, initial: Position) -> Subscription:
         cursor: Cursor = await self.log.open_cursor(name, initial=initial)
-        return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=True))
+        return self.subscriptions.setdefault(name, self._subscription(name, cursor, durable=True))
 
     def _arrived(self, name: str, task: asyncio.Task[Subscription]) -> None:
         del self._arriving[name]
@@ -377,23 +368,23 @@ class Topic:
         await subscription.close()
         if subscription.durable:
             await self.log.delete_cursor(subscription.name)
-        await self.home.delete_pending_ack(self, subscription)
+        await self.home.pending_acks.delete(self.name, subscription.name, durable=subscription.durable)
 
-    def drop_subscription(self, subscription: Subscription) -> None:
-        """A subscription that is not durable lost its last consumer."""
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone, and with the last one a subscription that is not durable."""
+        held = consumer.subscription
+        held.remove(consumer)
+        if self.subscriptions.get(held.name) is held:
+            self.drop_if_unused(held.name)
+
+    def drop_if_unused(self, name: str) -> None:
+        """A subscription that is not durable goes when it has no consumer."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and subscription.is_unused:
+            del self.subscriptions[name]
             subscription.dispatcher.close()
             if subscription.pending_ack is not None:
                 self._leave(subscription)
-
-    def has_pending_ack_log(self, subscription: Subscription) -> bool:
-        """True if acknowledgements in transactions were ever made there."""
-        return self.home.has_pending_ack_log(self, subscription)
-
-    async def open_pending_ack(self, subscription: Subscription) -> tuple[PendingAck, Log]:
-        """A new handle and its log."""
-        return await self.home.open_pending_ack(self, subscription)
 
     async def last_message(self) -> tuple[Position, int]:
         """The last entry that readers may see, and its batch size (-1: one message); EARLIEST in an empty topic."""
@@ -414,9 +405,8 @@ class Topic:
 
     def sweep(self) -> None:
         """Trim what is acknowledged and out of retention; forget readers that never came back."""
-        for subscription in list(self.subscriptions.values()):
-            if not subscription.durable and not subscription.consumers:
-                self.drop_subscription(subscription)
+        for name in list(self.subscriptions):
+            self.drop_if_unused(name)
         if self.serving and self.retention.is_due(self.turn.clock.now_ms(), self._acknowledged()):
             # What the buffer and deduplication know from the entries that go must be in a snapshot first.
             self.host.snapshots.take(TOPIC, self._trim)
@@ -436,12 +426,21 @@ class Topic:
         if self.serving and self.buffer.topic_trimmed(before):
             self.turn.runtime.call_soon(self._forget, before)
 
-    def reopen(self, error: Exception) -> None:
-        """A log of the topic failed: everybody reconnects, and the topic is recovered when they do."""
-        self.host.fail(error)
+    def _log_failed(self, error: Exception) -> None:
+        """A redo log failed: everybody reconnects, and the topic is recovered when they do; unless all of the store failed."""
+        if isinstance(error, StorageFailed):
+            self.home.storage_failed(error)
+        else:
+            self.host.fail(error)
+
+    def _stop(self) -> None:
+        """Nothing more goes out."""
+        self.serving = False
+        for subscription in self.subscriptions.values():
+            subscription.dispatcher.close()
 
     def _failed(self, error: Exception) -> None:
-        self.serving = False
+        self._stop()
         if isinstance(error, StorageFailed):
             self.home.storage_failed(error)
         self.home.topic_failed(self, error)
@@ -454,7 +453,7 @@ class Topic:
 
     async def close(self) -> None:
         """Take a last snapshot, make everything durable, release the logs."""
-        self.serving = False
+        self._stop()
         await asyncio.gather(*self._arriving.values(), *self._leaving.values(), return_exceptions=True)
         async for subscription in self.turn.budget.each(list(self.subscriptions.values())):
             await subscription.close()

@@ -379,8 +379,8 @@ class BufferHost(MachineHost[BufferRequest, TopicRecord]):
         self._topic.restore_state(data)
 
 
-class SubscriptionView(Protocol):
-    """Subscription, as far as the host asks it."""
+class AckedEntries(Protocol):
+    """The dispatcher of a subscription, as far as the host moves it (`topics.dispatcher.Dispatcher`, a layer above)."""
 
     cursor: Cursor
 
@@ -405,12 +405,12 @@ class PendingAckHost(MachineHost[AckRequest, Any]):
         turn: Turn,
         on_failed: Callable[[Exception], None],
         *,
-        subscription: SubscriptionView,
+        dispatcher: AckedEntries,
         registration: Registration,
     ) -> None:
         super().__init__(machine, {machine.logs[0]: log}, turn, on_failed, registration=registration, verified=AckVerified)
         self.handle = machine
-        self._subscription = subscription
+        self._dispatcher = dispatcher
         self._moves: deque[tuple[int, int]] = deque()
         self._large: deque[Iterator[None]] = deque()
 
@@ -430,36 +430,36 @@ class PendingAckHost(MachineHost[AckRequest, Any]):
             if self._large or len(effect.individual) > AT_ONCE:
                 self._divide(self._move(effect))
             else:
-                self._subscription.apply_move(effect)
+                self._dispatcher.apply_move(effect)
                 self._moved(effect)
         elif type(effect) is Redeliver:
-            if self._subscription.releases_one_by_one and (self._large or len(effect.positions) > AT_ONCE):
+            if self._dispatcher.releases_one_by_one and (self._large or len(effect.positions) > AT_ONCE):
                 self._divide(self._release_many(effect))
             else:
-                self._subscription.release(effect.positions)
+                self._dispatcher.release(effect.positions)
         else:
             super().perform(effect)
 
     def _moved(self, move: MoveCursor) -> None:
         if not self._moves:
             self.turn.defer(self.cursor_moved)
-        self._moves.append((self._subscription.cursor.ticket, move.sequence))
+        self._moves.append((self._dispatcher.cursor.ticket, move.sequence))
 
     # ---- large transactions, some entries in each turn; what comes after them waits, so that the order stays
 
     def _move(self, move: MoveCursor) -> Iterator[None]:
         items = iter(move.individual)
         while some := tuple(islice(items, AT_ONCE)):
-            self._subscription.apply_move(MoveCursor(some, None, move.sequence))
+            self._dispatcher.apply_move(MoveCursor(some, None, move.sequence))
             yield
         if move.cumulative is not None:
-            self._subscription.apply_move(MoveCursor((), move.cumulative, move.sequence))
+            self._dispatcher.apply_move(MoveCursor((), move.cumulative, move.sequence))
         self._moved(move)
 
     def _release_many(self, given_back: Redeliver) -> Iterator[None]:
         positions = iter(given_back.positions)
         while some := tuple(islice(positions, AT_ONCE)):
-            self._subscription.release(some)
+            self._dispatcher.release(some)
             yield
 
     def _divide(self, work: Iterator[None]) -> None:
@@ -488,7 +488,7 @@ class PendingAckHost(MachineHost[AckRequest, Any]):
 
     def cursor_moved(self) -> None:
         """The cursor's durable state may have moved: tell the handle which of its commits are stored."""
-        moves, stored = self._moves, self._subscription.cursor.confirmed_ticket
+        moves, stored = self._moves, self._dispatcher.cursor.confirmed_ticket
         sequence = None
         while moves and moves[0][0] <= stored:
             sequence = moves.popleft()[1]

@@ -1,29 +1,92 @@
-"""Entries that wait in a Key_Shared subscription, by slot and by the consumer that the slot belongs to.
+"""Entries that wait for a consumer, in the order of the log; for Key_Shared also by slot, and by the owner of the slot.
 
-Of each slot the earliest position is announced to the slot's owner; so a dispatcher finds what a consumer may take without
-looking at what all others wait for. A slot that another consumer still holds entries of is put aside until it is released.
+`Replay` is a sorted set. In a `SlotReplay` the earliest position of each slot is announced to the slot's owner; so the dispatch
+finds what a consumer may take without looking at what all others wait for. A slot that another consumer still holds entries
+of is put aside until it is released.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from pulsar_txn.wire.ids import Position
 
 from .consumers import Consumer
-from .replay import Replay
+from .key_ring import SlotOwners
+
+_MOST_DISCARDED: Final = 1024
+
+
+class Replay:
+    """A sorted set of positions, each with the batch indexes to deliver (None: whatever of the entry is not settled)."""
+
+    __slots__ = ("_discarded", "_heap", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[Position, int | None] = {}
+        self._heap: list[Position] = []
+        self._discarded = 0  # since the heaps held only what waits
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self.waiting
+
+    def add(self, position: Position, indexes: int | None = None) -> None:
+        """Deliver it again; more indexes of an entry that waits already join it."""
+        if position not in self.waiting:
+            self.waiting[position] = indexes
+            heapq.heappush(self._heap, position)
+            return
+        known = self.waiting[position]
+        self.waiting[position] = None if known is None or indexes is None else known | indexes
+
+    def first(self) -> tuple[Position, int | None] | None:
+        """The earliest one; it stays until `discard`."""
+        heap = self._heap
+        while heap:
+            position = heap[0]
+            if position in self.waiting:
+                return position, self.waiting[position]
+            heapq.heappop(heap)
+        return None
+
+    def discard(self, position: Position) -> None:
+        """Discard an entry that was delivered, or is not needed any more.
+
+        It leaves a heap when it is the first there, or with many others.
+        """
+        self.waiting.pop(position, None)
+        self._discarded += 1
+        if self._discarded > _MOST_DISCARDED and self._discarded > len(self.waiting):
+            self._discarded = 0
+            self._forget_discarded()
+
+    def _forget_discarded(self) -> None:
+        self._heap = sorted(self.waiting)
+
+    def in_order(self) -> list[tuple[Position, int | None]]:
+        """All of them."""
+        return sorted(self.waiting.items(), key=lambda item: item[0])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.waiting.clear()
+        self._heap.clear()
 
 
 class SlotReplay(Replay):
     """A `Replay` whose positions are taken by owner. Positions whose slot is not known yet are `fresh`: read them first."""
 
-    __slots__ = ("_announced", "_fresh", "_held", "_of_slot", "_owner", "_slots", "_ungrouped")
+    __slots__ = ("_announced", "_fresh", "_held", "_of_slot", "_owners", "_slots", "_ungrouped")
 
-    def __init__(self, slots: Mapping[Position, int], owner: Callable[[int], Consumer | None]) -> None:
+    def __init__(self, slots: Mapping[Position, int], owners: SlotOwners) -> None:
         super().__init__()
         self._slots = slots
-        self._owner = owner
+        self._owners = owners
         self._fresh: list[Position] = []
         self._of_slot: dict[int, list[Position]] = {}  # heaps
         self._announced: dict[Consumer | None, list[tuple[Position, int]]] = {}  # heaps; what is out of date is passed over
@@ -137,7 +200,7 @@ class SlotReplay(Replay):
 
     def _announce(self, position: Position, slot: int) -> None:
         if slot not in self._held:
-            heapq.heappush(self._announced.setdefault(self._owner(slot), []), (position, slot))
+            heapq.heappush(self._announced.setdefault(self._owners.owner(slot), []), (position, slot))
 
     def _head(self, slot: int) -> Position | None:
         queue = self._of_slot.get(slot)
