@@ -98,6 +98,7 @@ lint: $(READY) ## style, types, who imports whom, who writes what, links of the 
 	$(BIN)/mypy
 	$(PY) tests/house/contracts.py
 	$(PY) tests/house/structure.py
+	$(PY) tests/house/walks.py
 	$(PY) docs/state_diagrams.py --check
 	$(PY) docs/walks.py --check
 	$(PY) tests/mutants/mutants.py

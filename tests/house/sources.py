@@ -16,6 +16,8 @@ from typing import Any, Final
 import attrs
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+BUILDERS: Final = frozenset({"__init__", "__post_init__", "__attrs_post_init__"})
+"""Methods that make an object."""
 SELF_LIKE: Final = frozenset({"self", "cls"})
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

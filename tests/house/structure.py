@@ -24,6 +24,7 @@ from typing import Final
 
 import attrs
 from sources import (
+    BUILDERS,
     CONTAINERS,
     FUNCTIONS,
     ROOT,
@@ -43,7 +44,6 @@ from sources import (
 STORED: Final = Path(__file__).with_name("structure.toml")
 LARGEST_CIRCLE: Final = 3
 SMALL_FILE: Final = 110
-BUILDERS: Final = frozenset({"__init__", "__post_init__", "__attrs_post_init__"})
 MUTATORS: Final = frozenset(
     {"append", "appendleft", "extend", "extendleft", "insert", "remove", "pop", "popleft", "popitem", "clear", "add", "discard"}
     | {"update", "setdefault", "rotate", "move_to_end"}
