@@ -92,11 +92,13 @@ endif
 coverage: $(READY) ## the machines' own tests take every branch of them
 	$(PY) -m pytest $(MACHINES) $(COVER) -n 2 $(BY_FILE) -q $(ARGS)
 
-lint: $(READY) ## style, types, who imports whom, links of the docs
+lint: $(READY) ## style, types, who imports whom, who writes what, links of the docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PY) tests/house/contracts.py
+	$(PY) tests/house/structure.py
+	$(PY) tests/house/walks.py
 	$(PY) docs/state_diagrams.py --check
 	$(PY) docs/walks.py --check
 	$(PY) tests/mutants/mutants.py

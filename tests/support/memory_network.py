@@ -132,6 +132,8 @@ class MemoryNetwork:
         self.loop = loop
         self.latency = latency
         self.listening: dict[int, Callable[[], asyncio.Protocol]] = {}
+        self.pipes: list[tuple[_Pipe, _Pipe]] = []
+        """Both ends of every connection: the client's, the broker's."""
         self.frames = 0
         self._random = random.Random(seed)
         self._digest = hashlib.sha256()
@@ -161,6 +163,7 @@ class MemoryNetwork:
         self._connections += 1
         near, far = _Pipe(self, f">{self._connections}"), _Pipe(self, f"<{self._connections}")
         near.peer, far.peer = far, near
+        self.pipes.append((near, far))
         near.protocol, far.protocol = factory(), accept()
         far.protocol.connection_made(far)
         near.protocol.connection_made(near)
@@ -177,6 +180,14 @@ class MemoryNetwork:
 
     def secret(self, count: int) -> bytes:
         return self._random.randbytes(count)
+
+    def cut(self) -> list[_Pipe]:
+        """Cut every connection without a word, and forget the listeners; the clients' ends, to be closed."""
+        self.listening.clear()
+        ends, self.pipes = self.pipes, []
+        for _, far in ends:
+            far.closed = True
+        return [near for near, _ in ends if not near.closed]
 
     def descriptors(self) -> int | None:
         return None
