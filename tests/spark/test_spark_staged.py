@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.encoded import encode_batch, row
+from pulsar_txn.client.options import HashingScheme
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import read_options
