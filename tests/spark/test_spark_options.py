@@ -193,6 +193,7 @@ def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text(json.dumps({"client_id": "me", "client_secret": SECRET}), encoding="utf-8")
     given = {**URL, "oauth2KeyFile": str(key), "oauth2IssuerUrl": "https://issuer.example", "oauth2Audience": "pulsar"}
+    given["oauth2Scope"] = "produce consume"
 
     async def used() -> Any:
         async with make_client(read_options(given)) as client:
@@ -200,6 +201,7 @@ def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
 
     authentication = asyncio.run(used())
     assert isinstance(authentication, OAuth2Authentication)
+    assert authentication._form.items() >= {"audience": "pulsar", "scope": "produce consume"}.items()
     assert SECRET not in repr(authentication)
 
 
