@@ -67,6 +67,19 @@ def refusals() -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+async def test_the_role_is_in_the_claim_that_a_key_names(benches: Any) -> None:
+    bench = await benches(**GUARDED, token_auth_claim="user").start()
+    server = HttpServer(bench.broker, AsyncioRuntime())
+    await server.start("127.0.0.1", 0)
+    async with ClientSession() as session:
+        http = Http(server.url, session)
+        by_user, by_subject = ({"Authorization": f"Bearer {each}"} for each in (token(None, user="root"), token("root")))
+        status, answer = await http("GET", TOPICS, headers=by_subject)
+        assert (status, "no claim 'user'" in answer["reason"]) == (401, True)
+        assert (await http("GET", TOPICS, headers=by_user))[0] == 200
+    await server.close()
+
+
 @pytest.mark.parametrize(("sentence", "headers"), refusals())
 @pytest.mark.parametrize(("method", "path"), [("GET", TOPICS), ("PUT", f"{TOPICS}/t"), ("GET", "/nothing/here")])
 async def test_who_does_not_say_who_they_are_gets_nothing(

@@ -20,7 +20,8 @@ from second_addresses import WAYS, Reach, reached
 from stock_pulsar import free_port
 
 from pulsar_txn import compat
-from pulsar_txn.client import EARLIEST_ID, AsyncClient, Authentication, ConsumerType, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, ConsumerType, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import PulsarError
 
 pytestmark = pytest.mark.timeout(240)

@@ -18,15 +18,9 @@ from chain_recorder import TIMEOUT, Transactions, note_sent, position_of
 from chain_styles import resolved
 from history_format import HistoryWriter, decode_payload, encode_payload, make_payload
 
-from pulsar_txn.client import (
-    AsyncClient,
-    AsyncProducer,
-    AsyncTransaction,
-    CommitOutcomeUnknown,
-    PulsarError,
-    TransactionFenced,
-)
+from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, CommitOutcomeUnknown, PulsarError
 from pulsar_txn.client import sync as blocking
+from pulsar_txn.client.errors import TransactionFenced
 
 SIZE: Final = 3
 """Messages of a beat."""

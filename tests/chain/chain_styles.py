@@ -29,16 +29,15 @@ from pulsar_txn.client import (
     AsyncConsumer,
     AsyncProducer,
     AsyncTransaction,
-    AsyncTransactionalBatch,
-    CheckQuestion,
     CommitOutcomeUnknown,
-    LocalOutcome,
     Message,
     PulsarError,
     TransactionAborted,
     TransactionState,
 )
 from pulsar_txn.client import sync as blocking
+from pulsar_txn.client.half_messages import CheckQuestion, LocalOutcome
+from pulsar_txn.client.pipelines import AsyncTransactionalBatch
 
 RESOLVE_ATTEMPTS: Final = 20
 PIPELINE_TIMEOUT: Final = 2.0

@@ -25,8 +25,9 @@ from chain_settling import Settling
 from chain_styles import CHECK_GROUP, STYLES, Place, blocking_single, outcome_of
 from history_format import HistoryWriter
 
-from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, FeatureUnsupported, InitialPosition, PulsarError
+from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, InitialPosition, PulsarError
 from pulsar_txn.client import sync as blocking
+from pulsar_txn.client.errors import FeatureUnsupported
 
 LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "received": 2, "pipeline": 1}
 """How many of a style work at once on one consumer."""

@@ -8,7 +8,7 @@ import time
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
 
-from pulsar_txn.client import CheckDecision, Decision, LocalOutcome, sync
+from pulsar_txn.client import sync
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -16,6 +16,7 @@ from pulsar_txn.client.errors import (
     FeatureUnsupported,
     InvalidConfiguration,
 )
+from pulsar_txn.client.half_messages import CheckDecision, Decision, LocalOutcome
 from pulsar_txn.client.txn import check_groups
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command

@@ -8,13 +8,8 @@ import pytest
 from aiohttp import web
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.client import (
-    BasicAuthentication,
-    OAuth2Authentication,
-    OperationTimeout,
-    TlsAuthentication,
-    TokenAuthentication,
-)
+from pulsar_txn.client import OperationTimeout, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import BasicAuthentication, OAuth2Authentication
 from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration
 
 LINGER = 0.01

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker, FakeRuntime
 
-from pulsar_txn.client import AsyncClient, AsyncCoordinator, AutoClusterFailover, Client, Coordinator, InvalidConfiguration
+from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, Coordinator, InvalidConfiguration
 from pulsar_txn.client.errors import TransactionStateError
+from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.client.txn.encoding import by_cluster
 
 URL, BESIDE = "pulsar://b1:6650", "pulsar://tc:6653"

@@ -9,9 +9,10 @@ from fake_broker import FakeBroker, fake_client, sent_entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_txn.client import AsyncClient, Compression, CryptoError, CryptoFailureAction, InitialPosition, PemKeys
+from pulsar_txn.client import AsyncClient, Compression, InitialPosition
 from pulsar_txn.client.encoded import encode_batch, row
-from pulsar_txn.client.errors import InvalidConfiguration, OperationTimeout
+from pulsar_txn.client.encryption import CryptoFailureAction, PemKeys
+from pulsar_txn.client.errors import CryptoError, InvalidConfiguration, OperationTimeout
 from pulsar_txn.client.net.runtime import secret_bytes
 from pulsar_txn.client.schema.crypto import DATA_KEY_SECONDS, RETRY_SECONDS, Decryptor, Encryptor
 from pulsar_txn.wire import pulsar_pb2 as pb

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.client import AutoClusterFailover
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration
+from pulsar_txn.client.options import AutoClusterFailover
 
 
 def clusters(**options):

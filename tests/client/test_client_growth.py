@@ -6,9 +6,10 @@ import re
 import pytest
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
+from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.options import RegexSubscriptionMode
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command

@@ -7,8 +7,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from pulsar_txn.client import ConsumerInterceptor, ConsumerType, ProducerInterceptor
+from pulsar_txn.client import ConsumerType
 from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.events import ConsumerInterceptor, ProducerInterceptor
 from pulsar_txn.client.otel import TracingConsumer, TracingProducer
 
 

@@ -553,6 +553,23 @@ async def test_keys_choose_their_partition_as_java_clients_do(broker):
             await producer.send(b"x", partition=4)
 
 
+@pytest.mark.parametrize(
+    ("hashing", "hashes"),
+    [
+        ("java_string", (3_288_498, 3_288_499, 101_943_456, 101_943_457)),
+        ("murmur3", (462_881_061, 1_936_800_180, 39_696_932, 751_761_803)),
+        ("boost", (2_071_103_098, 78_330_853, 2_101_636_627, 95_556_565)),
+    ],
+)
+@pytest.mark.parametrize("routing", ["round_robin", "single_partition"])
+async def test_the_hash_that_was_asked_for_chooses_the_partition_of_a_key(broker, hashing, hashes, routing):
+    broker.partitions["persistent://public/default/t"] = 5
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", hashing=hashing, routing=routing)
+        ids = [await producer.send(b"x", key=key) for key in ("key1", "key2", "key01", "key02")]
+        assert [message_id.partition for message_id in ids] == [each % 5 for each in hashes]
+
+
 async def test_messages_without_a_key_walk_over_the_partitions(broker):
     broker.partitions["persistent://public/default/t"] = 3
     async with fake_client(broker) as client:

@@ -19,7 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schema_samples import AttrsOrder, DataLeg, DataOrder, Kind, Leg, ModelLeg, ModelOrder, Point, PointWithName, Tree
 
-from pulsar_txn.client import (
+from pulsar_txn.client import AvroSchema, JsonSchema, StringSchema
+from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
+from pulsar_txn.client.schema.base import SchemaInfo, WrittenSchema
+from pulsar_txn.client.schema.types import definition_of
+from pulsar_txn.client.schemas import (
     BOOLEAN_SCHEMA,
     DOUBLE_SCHEMA,
     FLOAT_SCHEMA,
@@ -28,14 +32,8 @@ from pulsar_txn.client import (
     INT32_SCHEMA,
     INT64_SCHEMA,
     AutoSchema,
-    AvroSchema,
-    JsonSchema,
     ProtobufNativeSchema,
-    StringSchema,
 )
-from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
-from pulsar_txn.client.schema.base import SchemaInfo, WrittenSchema
-from pulsar_txn.client.schema.types import definition_of
 from pulsar_txn.wire.frames import command
 
 PLAIN = {

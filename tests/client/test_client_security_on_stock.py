@@ -19,14 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from stock_pulsar import StockPulsar, free_port
 
 from pulsar_txn import compat
-from pulsar_txn.client import (
-    AsyncClient,
-    Authentication,
-    BasicAuthentication,
-    InitialPosition,
-    TlsAuthentication,
-    TokenAuthentication,
-)
+from pulsar_txn.client import AsyncClient, InitialPosition, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication, BasicAuthentication
 from pulsar_txn.client.errors import AuthenticationError, ConnectionLost
 
 pytestmark = [pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(300)]

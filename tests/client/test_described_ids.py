@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
 
-from pulsar_txn.client import DescribedTransaction, TransactionalIdInfo, TxnId
+from pulsar_txn.client import TxnId
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     NotAllowedError,
     ProducerFenced,
 )
+from pulsar_txn.client.transactions import DescribedTransaction, TransactionalIdInfo
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnStatus
 from pulsar_txn.wire.topics import ASSIGN_TOPIC

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client import PreparedToken, TransactionState
+from pulsar_txn.client import TransactionState
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -25,6 +25,7 @@ from pulsar_txn.client.errors import (
     UnknownError,
 )
 from pulsar_txn.client.state.transaction import TransactionOptions
+from pulsar_txn.client.transactions import PreparedToken
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.hot_txn import Checked

@@ -18,11 +18,11 @@ from pulsar_txn.client import (
     Client,
     ConnectionLost,
     InvalidConfiguration,
-    InvalidTopicName,
     OperationTimeout,
     TokenAuthentication,
     TopicNotFound,
 )
+from pulsar_txn.client.errors import InvalidTopicName
 from pulsar_txn.client.net.runtime import AsyncioRuntime, UnknownHost
 from pulsar_txn.wire.frames import command
 

@@ -70,6 +70,12 @@ def test_a_file_with_official_keys_is_understood(tmp_path):
     assert not config.forward_source_message_property
 
 
+@pytest.mark.parametrize("key", ["isRegexPattern", "regexPattern"])
+def test_an_input_is_a_pattern_under_both_names_that_pulsars_tools_write(key):
+    config = FunctionConfig.from_mapping({"className": "m.F", "inputSpecs": {"x.*": {key: True}, "y": {key: False}}})
+    assert (config.patterns, config.topics) == (("x.*",), ("y",))
+
+
 def test_off_without_quotes_is_false_to_yaml_and_off_to_us(tmp_path):
     file = tmp_path / "f.yml"
     file.write_text("inputs: [a]\ntransaction: {transactionMode: OFF}\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from fake_coordinators import ends, extended_broker, refused, refused_send, sile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client import CheckedMessage, CheckQuestion, HalfMessage, LocalOutcome, TransactionState, sync
+from pulsar_txn.client import TransactionState, sync
 from pulsar_txn.client.errors import (
     FeatureUnsupported,
     InvalidConfiguration,
@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     NotAllowedError,
     TransactionAborted,
 )
+from pulsar_txn.client.half_messages import CheckedMessage, CheckQuestion, HalfMessage, LocalOutcome
 from pulsar_txn.client.txn.check_groups import MAX_HEAD_BYTES, data_of, message_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from pulsar_txn.client import AsyncClient, Client, ConsumerInterceptor, InvalidConfiguration, ProducerInterceptor, instrument
+from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration, instrument
+from pulsar_txn.client.events import ConsumerInterceptor, ProducerInterceptor
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 metrics_sdk = pytest.importorskip("opentelemetry.sdk.metrics")

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client import EARLIEST_ID, LATEST_ID, MessageId, deserialize_message_id, serialize_message_id
+from pulsar_txn.client import EARLIEST_ID, LATEST_ID, MessageId
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.messages import deserialize_message_id, serialize_message_id
 
 PLACE = st.integers(0, 2**63 - 1)
 

@@ -9,8 +9,9 @@ from unittest import mock
 
 import pytest
 
-from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition, LocalOutcome
+from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced
+from pulsar_txn.client.half_messages import LocalOutcome
 
 EARLIEST = InitialPosition.EARLIEST
 MAKES = {

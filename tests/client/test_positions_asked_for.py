@@ -3,8 +3,9 @@
 import pytest
 from fake_broker import fake_client
 
-from pulsar_txn.client import CommittedPosition, MessageId, TxnId
+from pulsar_txn.client import MessageId, TxnId
 from pulsar_txn.client.errors import AlreadyClosed, NotAllowedError, PositionUnstable
+from pulsar_txn.client.messages import CommittedPosition
 from pulsar_txn.wire.frames import command
 
 HOLDER = {"unstable_most_bits": 3, "unstable_least_bits": 4}

@@ -13,7 +13,7 @@ from fake_coordinators import extended_broker, refused, refused_send, silence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client import PreparedToken, TransactionState, sync
+from pulsar_txn.client import TransactionState, sync
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     ConnectionLost,
@@ -25,6 +25,7 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionStateError,
 )
+from pulsar_txn.client.transactions import PreparedToken
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 PREPARED, PREPARING = TransactionState.PREPARED, TransactionState.PREPARING

@@ -10,7 +10,7 @@ from insides import partitions_of
 from keeping import kept_by
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
+from pulsar_txn.client import BatchingType, MessageId, TxnId, sync
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -21,6 +21,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UsageError,
 )
+from pulsar_txn.client.events import ProducerInterceptor
 from pulsar_txn.client.sync.loop_thread import LoopThread
 from pulsar_txn.wire.frames import command
 

@@ -1,19 +1,19 @@
-"""One import brings everything that a program needs, and loads what it needs when it is first asked for."""
+"""The package has the names that a program begins with, and each other name one public module; all are loaded on first use."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from public_api import MODULES, names_of
 
 from pulsar_txn import client
-from pulsar_txn.client import errors
 
 SOURCE = Path(client.__file__)
 
@@ -64,6 +64,7 @@ LATER_THAN_THE_CLASSES = [
 """What `from pulsar_txn.client import AsyncClient, Client` leaves out."""
 
 HOMES = client._HOMES
+ELSEWHERE = client._ELSEWHERE
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -84,10 +85,6 @@ def test_the_import_of_the_clients_loads_neither_schemas_crypto_compression_nor_
     assert [name for name in LATER_THAN_THE_CLASSES if name in loaded - before] == []
 
 
-def is_defined_in(module: ModuleType, name: str, kind: object) -> bool:
-    return not name.startswith("_") and getattr(kind, "__module__", None) == module.__name__
-
-
 def for_checkers() -> dict[str, str]:
     """Name -> module, as type checkers see the package."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
@@ -95,10 +92,6 @@ def for_checkers() -> dict[str, str]:
     found = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
-        if [alias.name for alias in node.names] == ["*"]:
-            module = importlib.import_module(str(node.module))
-            found |= {name: str(node.module) for name, kind in vars(module).items() if is_defined_in(module, name, kind)}
-            continue
         for alias in node.names:
             assert alias.asname == alias.name  # else it is no name of this package for a strict checker
             found[alias.name] = str(node.module)
@@ -116,9 +109,50 @@ def test_a_name_can_be_imported(name: str) -> None:
     assert getattr(client, name) is getattr(importlib.import_module(HOMES[name]), name)
 
 
-def test_every_error_class_is_a_name_of_the_client() -> None:
-    defined = {name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__}
-    assert defined - set(client.__all__) == set()
+def test_the_package_has_about_sixty_names() -> None:
+    assert len(client.__all__) <= 65
+
+
+@pytest.mark.parametrize("module", client._NAMES_ELSEWHERE)
+def test_a_public_module_has_the_names_that_the_package_points_to_it_for(module: str) -> None:
+    elsewhere = {name for name, home in ELSEWHERE.items() if home == f"pulsar_txn.client.{module}"}
+    assert names_of(module) - set(client.__all__) == elsewhere
+
+
+def test_a_public_name_has_one_module() -> None:
+    modules = {module: names_of(module) for module in MODULES}
+    places = Counter(name for names in modules.values() for name in names)
+    assert [name for name, count in places.items() if count > 1] == []
+    assert set(client.__all__) & set(ELSEWHERE) == set()
+
+
+@pytest.mark.parametrize("module", client._NAMES_ELSEWHERE)
+def test_a_name_of_the_package_is_the_same_object_in_its_module(module: str) -> None:
+    found = importlib.import_module(f"pulsar_txn.client.{module}")
+    for name in names_of(module) & set(client.__all__):
+        assert getattr(found, name) is getattr(client, name)
+
+
+def test_a_name_of_the_package_that_has_no_module_is_a_class_with_its_twin_or_instrument() -> None:
+    alone = set(client.__all__) - {name for module in MODULES for name in names_of(module)}
+    twins = {name.removeprefix("Async") for name in alone if name.startswith("Async")}
+    assert alone == twins | {f"Async{name}" for name in twins} | {"instrument"}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_name_that_is_elsewhere_says_where(name: str) -> None:
+    place = f"`pulsar_txn.client.{name}` is in `{ELSEWHERE[name]}`"
+    with pytest.raises(ImportError, match=re.escape(place)):
+        getattr(client, name)
+    with pytest.raises(ImportError, match=re.escape(place)):
+        exec(f"from pulsar_txn.client import {name}")
+    assert getattr(importlib.import_module(ELSEWHERE[name]), name) is not None
+
+
+def test_the_import_of_a_public_module_loads_no_library_that_one_of_its_names_needs() -> None:
+    before, loaded = loaded_by("pass"), loaded_by(f"from pulsar_txn.client import {', '.join(client._NAMES_ELSEWHERE)}")
+    libraries = {"aiohttp", "cattrs", "crc32c", "cramjam", "cryptography", "fastavro", "opentelemetry", "pydantic", "yaml"}
+    assert libraries & (loaded - before) == set()
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
@@ -142,7 +176,6 @@ def test_what_encodes_batches_and_reads_entries_is_below_encoded() -> None:
         "SchemaInfo",
         "topic_schema",
     }
-    assert set(encoded.__all__) & set(client.__all__) == set()
     assert encoded.encode_batch([encoded.row(b"x", key="k"), b"y"]).num_messages == 2
 
 

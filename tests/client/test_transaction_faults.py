@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
 
-from pulsar_txn.client import AutoClusterFailover, TransactionState
+from pulsar_txn.client import TransactionState
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     CommitOutcomeUnknown,
@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
+from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 

@@ -118,10 +118,24 @@ import asyncio
 from datetime import timedelta
 
 from pulsar_txn.client import (
-    INT64_SCHEMA, AccessMode, AsyncClient, AsyncProducer, AsyncTransaction, AsyncTransactionalBatch, Client,
-    CommitOutcomeUnknown, Compression, ConsumerType, KeyValue, KeyValueSchema, Message, MessageId, PipelineResult, Producer,
-    StringSchema, Transaction, TransactionObserver, TransactionState,
+    AccessMode,
+    AsyncClient,
+    AsyncProducer,
+    AsyncTransaction,
+    Client,
+    CommitOutcomeUnknown,
+    Compression,
+    ConsumerType,
+    Message,
+    MessageId,
+    Producer,
+    StringSchema,
+    Transaction,
+    TransactionState,
 )
+from pulsar_txn.client.events import TransactionObserver
+from pulsar_txn.client.pipelines import AsyncTransactionalBatch, PipelineResult
+from pulsar_txn.client.schemas import INT64_SCHEMA, KeyValue, KeyValueSchema
 
 
 async def good(client: AsyncClient) -> None:

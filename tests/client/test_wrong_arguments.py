@@ -22,16 +22,13 @@ from pulsar_txn import compat as pulsar
 from pulsar_txn.client import (
     AccessMode,
     AsyncClient,
-    AutoClusterFailover,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
     JsonSchema,
     KeySharedPolicy,
-    KeyValueSchema,
     RedeliveryBackoff,
     TokenAuthentication,
-    deserialize_message_id,
     sync,
 )
 from pulsar_txn.client.errors import (
@@ -45,6 +42,9 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     UsageError,
 )
+from pulsar_txn.client.messages import deserialize_message_id
+from pulsar_txn.client.options import AutoClusterFailover
+from pulsar_txn.client.schemas import KeyValueSchema
 from pulsar_txn.client.sync.loop_thread import LoopThread
 
 HALF = "a\ud800"

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from pulsar_txn.client import LATEST_ID, AsyncClient, Client, WrongEventLoop
+from pulsar_txn.client import LATEST_ID, AsyncClient, Client
+from pulsar_txn.client.errors import WrongEventLoop
 
 CALLS = {
     "create_producer": lambda made: made.client.create_producer("t"),

@@ -4,16 +4,9 @@ import pytest
 from schema_samples import Point
 from targets import Target
 
-from pulsar_txn.client import (
-    INT32_SCHEMA,
-    AutoProduceSchema,
-    AvroSchema,
-    InitialPosition,
-    JsonSchema,
-    StringSchema,
-    sync,
-)
+from pulsar_txn.client import AvroSchema, InitialPosition, JsonSchema, StringSchema, sync
 from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.schemas import INT32_SCHEMA, AutoProduceSchema
 
 EARLIEST = InitialPosition.EARLIEST
 

@@ -29,16 +29,9 @@ from pulsar.schema import (
 )
 from schema_samples import Kind, Point, PointWithName
 
-from pulsar_txn.client import (
-    INT64_SCHEMA,
-    AutoSchema,
-    AvroSchema,
-    InitialPosition,
-    JsonSchema,
-    ProtobufNativeSchema,
-    StringSchema,
-)
+from pulsar_txn.client import AvroSchema, InitialPosition, JsonSchema, StringSchema
 from pulsar_txn.client.errors import IncompatibleSchema, SchemaMismatch
+from pulsar_txn.client.schemas import INT64_SCHEMA, AutoSchema, ProtobufNativeSchema
 
 EARLIEST = InitialPosition.EARLIEST
 WAIT_MS = 20_000

@@ -20,13 +20,12 @@ from pulsar_txn.client import (
     AsyncClient,
     Client,
     ConnectionLost,
-    CutPosition,
-    CutTooLarge,
     InvalidConfiguration,
     MessageId,
-    MessagesMissing,
-    PemKeys,
 )
+from pulsar_txn.client.cuts import CutPosition
+from pulsar_txn.client.encryption import PemKeys
+from pulsar_txn.client.errors import CutTooLarge, MessagesMissing
 
 
 @pytest.fixture

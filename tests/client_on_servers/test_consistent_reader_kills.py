@@ -29,15 +29,13 @@ from stock_pulsar import StockPulsar
 from pulsar_txn.client import (
     EARLIEST_ID,
     AsyncClient,
-    AsyncConsistentReader,
     AsyncProducer,
     CommitOutcomeUnknown,
-    Cut,
-    CutPosition,
     MessageId,
     OperationTimeout,
     PulsarError,
 )
+from pulsar_txn.client.cuts import AsyncConsistentReader, Cut, CutPosition
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId
 
 Server: TypeAlias = OurBroker | StockPulsar

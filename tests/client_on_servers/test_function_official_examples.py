@@ -12,7 +12,7 @@ import stock_install
 from targets import lacking
 
 from pulsar_txn.client import AsyncClient, AvroSchema
-from pulsar_txn.client.schema.types import Int32
+from pulsar_txn.client.schemas import Int32
 from pulsar_txn.pipeline import functions
 from pulsar_txn.pipeline.functions import FunctionConfig
 

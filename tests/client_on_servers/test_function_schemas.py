@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 from pulsar.schema import Integer, Record, String
 
-from pulsar_txn.client import INT64_SCHEMA, AsyncClient, AutoSchema, AvroSchema, JsonSchema, StringSchema
+from pulsar_txn.client import AsyncClient, AvroSchema, JsonSchema, StringSchema
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
+from pulsar_txn.client.schemas import INT64_SCHEMA, AutoSchema
 from pulsar_txn.pipeline import functions
 from pulsar_txn.pipeline.functions._loading import schema_of
 

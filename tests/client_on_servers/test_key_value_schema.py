@@ -14,7 +14,6 @@ from schema_samples import Point, PointWithName
 from targets import Target, lacking
 
 from pulsar_txn.client import (
-    INT32_SCHEMA,
     AvroSchema,
     BatchingType,
     BytesSchema,
@@ -22,14 +21,12 @@ from pulsar_txn.client import (
     DeadLetterPolicy,
     InitialPosition,
     JsonSchema,
-    KeyValue,
-    KeyValueEncoding,
-    KeyValueSchema,
     StringSchema,
     sync,
 )
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema.key_value import parts_of
+from pulsar_txn.client.schemas import INT32_SCHEMA, KeyValue, KeyValueEncoding, KeyValueSchema
 
 EARLIEST = InitialPosition.EARLIEST
 BOTH = pytest.mark.parametrize("encoding", list(KeyValueEncoding))

@@ -13,7 +13,8 @@ from rows import row
 from targets import Target
 from transactions import data_of, stays_silent
 
-from pulsar_txn.client import AsyncClient, InitialPosition, PemKeys, TransactionOperationFailed, TransactionState
+from pulsar_txn.client import AsyncClient, InitialPosition, TransactionOperationFailed, TransactionState
+from pulsar_txn.client.encryption import PemKeys
 from pulsar_txn.client.errors import MetadataError, NotAllowedError
 
 NAMESPACES = "/admin/v2/namespaces"

@@ -17,13 +17,13 @@ from pulsar_txn.client import (
     AsyncClient,
     AsyncConsumer,
     AsyncProducer,
-    AsyncTransactionalBatch,
     BatchingType,
     ConsumerType,
     InitialPosition,
-    PipelineEvent,
     TransactionState,
 )
+from pulsar_txn.client.events import PipelineEvent
+from pulsar_txn.client.pipelines import AsyncTransactionalBatch
 
 RATE = 0.03
 """How many of the client's frames meet a fault."""

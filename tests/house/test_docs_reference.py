@@ -12,15 +12,16 @@ from typing import Any
 
 import attrs
 import pytest
+from public_api import MODULES, names_of
 
 from pulsar_txn import client
-from pulsar_txn.client import errors
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.send.options import ProducerOptions
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted((CHECKOUT / "docs" / "reference").glob("*.md"))
 DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+ERRORS = {f"pulsar_txn.client.errors.{name}" for name in names_of("errors")}
 NAMED = [name for page in PAGES for name in DIRECTIVE.findall(page.read_text(encoding="utf-8"))]
 
 
@@ -33,11 +34,45 @@ def found(name: str) -> Any:
         return getattr(found(module), last)
 
 
-def test_everything_that_the_client_exports_is_on_a_page() -> None:
-    pages = {name.removeprefix("pulsar_txn.client.") for name in NAMED}
-    whole = {name for name in client.__all__ if vars(errors).get(name) is getattr(client, name)}
-    assert "errors" in pages
-    assert set(client.__all__) - whole - pages == set()
+def page(name: str) -> str:
+    return (CHECKOUT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_everything_that_the_package_exports_is_on_a_page() -> None:
+    shown = {name.rpartition(".")[2] for name in NAMED}
+    assert set(client.__all__) - shown - names_of("errors") == set()
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES} - {"encoded", "errors", "outbox"}))
+def test_a_public_module_of_the_client_has_a_page_with_all_of_its_names(module: str) -> None:
+    prefix = f"pulsar_txn.client.{module}."
+    assert {name.removeprefix(prefix) for name in DIRECTIVE.findall(page(module)) if name.startswith(prefix)} == names_of(
+        module
+    )
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES} - {"encoded", "outbox"}))
+def test_the_page_of_a_module_says_what_is_in_the_package_too(module: str) -> None:
+    text = re.search(rf"Import from `pulsar_txn\.client\.{module}`\.([^#]*?)\n\n", page(module))
+    assert text is not None
+    both = names_of(module) & set(client.__all__)
+    assert set(re.findall(r"`(\w+)`", text[1])) == both
+
+
+def test_the_pages_name_everything_as_a_program_imports_it() -> None:
+    roads = {f"pulsar_txn.client.{module}" for module in ("", *MODULES, "otel", "otel_metrics")}
+    ours = {name for name in NAMED if name.startswith("pulsar_txn.client")}
+    assert {
+        name for name in ours if name not in roads and name.rpartition(".")[0] not in roads | {"pulsar_txn.client"}
+    } == set()
+
+
+def test_the_first_page_has_twenty_names_of_the_package() -> None:
+    table = page("index").partition("| Page |")[0]
+    names = re.findall(r"\[`(\w+)`\]\[([\w.]+)\]", table)
+    assert len({name for name, _ in names}) == 20
+    assert [name for name, _ in names if name not in client.__all__] == []
+    assert [target for name, target in names if not target.endswith(f".{name}") or target not in {*NAMED, *ERRORS}] == []
 
 
 @pytest.mark.parametrize(

@@ -22,18 +22,11 @@ from pulsar_txn import compat
 from pulsar_txn.broker.base.config import FIELDS, load
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.net.authentication import authentication_of
-from pulsar_txn.client import (
-    AsyncClient,
-    AutoClusterFailover,
-    BasicAuthentication,
-    Client,
-    OAuth2Authentication,
-    PemKeys,
-    ProducerOptions,
-    TlsAuthentication,
-    TokenAuthentication,
-)
+from pulsar_txn.client import AsyncClient, Client, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import BasicAuthentication, OAuth2Authentication
+from pulsar_txn.client.encryption import PemKeys
 from pulsar_txn.client.net.authentication import current_data
+from pulsar_txn.client.options import AutoClusterFailover, ProducerOptions
 from pulsar_txn.client.outbox import AsyncOutbox
 from pulsar_txn.pipeline.functions import FunctionConfig
 from pulsar_txn.pipeline.functions._command import authentication_of as authentication_of_flags

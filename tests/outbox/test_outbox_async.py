@@ -13,7 +13,8 @@ import pytest
 from outbox_fakes import FakeAsyncClient, FakeCoordinator, answer_of_commit_is_lost
 
 from pulsar_txn.client import ConnectionLost, TransactionStateError
-from pulsar_txn.client.outbox import AsyncOutbox, OutboxAborted, OutboxWrongDatabase, engine
+from pulsar_txn.client.errors import OutboxAborted, OutboxWrongDatabase
+from pulsar_txn.client.outbox import AsyncOutbox, engine
 from pulsar_txn.client.outbox.engine import Key
 from pulsar_txn.wire.ids import TxnId
 

@@ -10,7 +10,8 @@ from outbox_databases import Database
 from outbox_fakes import FakeClient, FakeCoordinator, answer_of_commit_is_lost
 
 from pulsar_txn.client import ConnectionLost, TransactionAborted, TransactionStateError, TxnId
-from pulsar_txn.client.outbox import Outbox, OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown, engine
+from pulsar_txn.client.errors import OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown
+from pulsar_txn.client.outbox import Outbox, engine
 from pulsar_txn.client.outbox.database import at_once
 from pulsar_txn.client.outbox.engine import Key
 from pulsar_txn.client.outbox.rows import Outcome

@@ -14,7 +14,8 @@ import pytest
 from outbox_databases import BLOCKING, Database, PlainConnection, plain_sqlite
 from outbox_fakes import FakeClient, FakeCoordinator, answer_of_commit_is_lost
 
-from pulsar_txn.client.outbox import Outbox, OutboxOutcomeUnknown, OutboxWrongDatabase, identity_sql, table_sql
+from pulsar_txn.client.errors import OutboxOutcomeUnknown, OutboxWrongDatabase
+from pulsar_txn.client.outbox import Outbox, identity_sql, table_sql
 from pulsar_txn.client.outbox.database import at_once, identity_table
 from pulsar_txn.client.outbox.engine import Key, check_data_of, key_of
 from pulsar_txn.client.txn.check_groups import CheckQuestion

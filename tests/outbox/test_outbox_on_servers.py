@@ -20,8 +20,9 @@ from official_reading import read_officially
 from our_coordinator import OurCoordinator
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, Client, FeatureUnsupported, InitialPosition
-from pulsar_txn.client.outbox import AsyncOutbox, Outbox, OutboxAborted
+from pulsar_txn.client import AsyncClient, Client, InitialPosition
+from pulsar_txn.client.errors import FeatureUnsupported, OutboxAborted
+from pulsar_txn.client.outbox import AsyncOutbox, Outbox
 
 SERVERS = ["ours", pytest.param("stock-4.2.4", marks=pytest.mark.stock)]
 on_servers = pytest.mark.parametrize("pulsar", SERVERS, indirect=True)

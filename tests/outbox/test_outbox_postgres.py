@@ -14,7 +14,8 @@ from outbox_fakes import FakeClient, FakeCoordinator
 from psycopg.rows import dict_row
 
 from pulsar_txn.client import InvalidConfiguration, TransactionStateError
-from pulsar_txn.client.outbox import Outbox, OutboxOutcomeUnknown
+from pulsar_txn.client.errors import OutboxOutcomeUnknown
+from pulsar_txn.client.outbox import Outbox
 
 
 class World:

@@ -7,7 +7,8 @@ import base64
 import attrs
 import pytest
 
-from pulsar_txn.client import MessageId, serialize_message_id
+from pulsar_txn.client import MessageId
+from pulsar_txn.client.messages import serialize_message_id
 from pulsar_txn.pipeline.functions import FunctionConfig
 from pulsar_txn.pipeline.functions.worker.supervisor import LastMinute
 from pulsar_txn.pipeline.functions.worker.worker import RefusedError, given, input_of, is_output_of, shown

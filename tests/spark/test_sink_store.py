@@ -14,9 +14,10 @@ from our_broker import OurBroker
 from stopping_store import Stopped, StoppingStore
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, HashingScheme
+from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.errors import OperationTimeout
+from pulsar_txn.client.options import HashingScheme
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError, RowsMissing, SinkFenced
 from pulsar_txn.pipeline.spark.options import Options, read_options

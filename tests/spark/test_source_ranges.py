@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_txn.client import ConnectionLost, MessageId, TopicNotFound
+from pulsar_txn.client import ConnectionLost, MessageId, OperationTimeout, TopicNotFound
 from pulsar_txn.client.encoded import RawEntry
 from pulsar_txn.client.errors import AuthorizationError
 from pulsar_txn.pipeline.spark import DataLossError
@@ -63,6 +63,22 @@ def test_a_range_is_after_its_start_up_to_and_with_its_end(monkeypatch: pytest.M
     assert read(monkeypatch, ENTRIES, Range("t", (1, 2), (1, 5))) == [(1, 3), (1, 4), (1, 5)]
     assert read(monkeypatch, ENTRIES, Range("t", NOTHING, (1, 1))) == [(1, 0), (1, 1)]
     assert read(monkeypatch, ENTRIES, Range("t", (1, 5), (1, 5))) == []
+
+
+class Silent(Scripted):
+    """A topic whose reader brings nothing, although there is more."""
+
+    async def take(self, most_bytes: int, timeout: float) -> list[RawEntry]:
+        return []
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, 30), ({"pollTimeoutMs": "2000"}, 2)])
+def test_an_entry_that_is_there_and_does_not_come_is_an_error_after_so_long(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], seconds: int
+) -> None:
+    monkeypatch.setitem(globals(), "Scripted", Silent)
+    with pytest.raises(OperationTimeout, match=rf"nothing came after \(1, 2\) for {seconds} s"):
+        read(monkeypatch, ENTRIES, Range("t", (1, 2), (1, 5)), **given)
 
 
 def test_hidden_entries_after_a_start_that_is_there_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:

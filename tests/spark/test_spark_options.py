@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from pulsar_txn.client import OAuth2Authentication
+from pulsar_txn.client.authentication import OAuth2Authentication
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
 from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.options import TABLE, Query, answer_to, read_options
@@ -193,6 +193,7 @@ def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text(json.dumps({"client_id": "me", "client_secret": SECRET}), encoding="utf-8")
     given = {**URL, "oauth2KeyFile": str(key), "oauth2IssuerUrl": "https://issuer.example", "oauth2Audience": "pulsar"}
+    given["oauth2Scope"] = "produce consume"
 
     async def used() -> Any:
         async with make_client(read_options(given)) as client:
@@ -200,6 +201,7 @@ def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
 
     authentication = asyncio.run(used())
     assert isinstance(authentication, OAuth2Authentication)
+    assert authentication._form.items() >= {"audience": "pulsar", "scope": "produce consume"}.items()
     assert SECRET not in repr(authentication)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.encoded import encode_batch, row
+from pulsar_txn.client.options import HashingScheme
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import read_options
@@ -25,6 +25,7 @@ from pulsar_txn.pipeline.spark.sink.staged import (
     handed_over,
     rows_by_topic,
 )
+from pulsar_txn.pipeline.spark.sink.tasks import Encoding
 
 
 class Task:
@@ -110,6 +111,18 @@ def test_the_batch_id_is_added_to_the_properties_of_each_row() -> None:
     text = work.finish()[0].batch.payload
     assert text.count(b"__batch_id") == 2
     assert text.count(b"q") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [({}, {b"__batch_id", b"2024"}), ({"batchIdProperty": "micro"}, {b"micro", b"2024"}), ({"batchIdProperty": ""}, set())],
+)
+def test_the_property_with_the_batch_id_has_the_name_that_an_option_gives_it(given: dict[str, str], shown: set[bytes]) -> None:
+    payloads: list[Payload] = []
+    options = read_options({"service.url": "pulsar://h", "topic": "t", **given})
+    Encoding(options, 0, {"t": 0}, batch_id="2024").encode([table(value=["a"])], payloads.append)
+    (only,) = payloads
+    assert {text for text in (b"__batch_id", b"micro", b"2024") if text in only.batch.payload} == shown
 
 
 KEYS = [None, "k", "ключ", "k" * 200]

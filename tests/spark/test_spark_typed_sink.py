@@ -44,7 +44,8 @@ from pyspark.sql.types import (
 from targets import Target, lacking
 from typed_rows import read, struct, write
 
-from pulsar_txn.client import AsyncClient, ProtobufNativeSchema
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.schemas import ProtobufNativeSchema
 from pulsar_txn.pipeline.spark import OptionError
 from pulsar_txn.pipeline.spark.connecting import background
 

@@ -13,8 +13,9 @@ from targets import Target
 from typed_rows import read as rows_of
 from typed_rows import struct
 
-from pulsar_txn.client import INT64_SCHEMA, AsyncClient, AvroSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client import AsyncClient, AvroSchema, JsonSchema, Schema, StringSchema
 from pulsar_txn.client.encoded import SchemaInfo
+from pulsar_txn.client.schemas import INT64_SCHEMA
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, UndecodableValue
 from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.schemas.parts import spark_type

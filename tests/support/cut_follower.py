@@ -16,7 +16,8 @@ from typing import Any
 
 import attrs
 
-from pulsar_txn.client import EARLIEST_ID, AsyncClient, CutPosition, MessageId, PulsarError
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, MessageId, PulsarError
+from pulsar_txn.client.cuts import CutPosition
 
 AWAY = 3
 

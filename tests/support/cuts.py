@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsar_txn.client import AsyncClient, AsyncConsistentReader, AsyncProducer, OperationTimeout
+from pulsar_txn.client import AsyncClient, AsyncProducer, OperationTimeout
+from pulsar_txn.client.cuts import AsyncConsistentReader
 
 SOON = 20.0
 SILENT = 1.0

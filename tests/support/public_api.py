@@ -13,13 +13,32 @@ from pathlib import Path
 from typing import Any
 
 STORED = Path(__file__).resolve().parents[1] / "client" / "public_api.txt"
-MODULE = "pulsar_txn.client"
+PACKAGE = "pulsar_txn.client"
+MODULES = sorted({*importlib.import_module(PACKAGE)._NAMES_ELSEWHERE, "encoded", "outbox"})
 
 
 def text() -> str:
-    """Each public name of the client, with what it takes and has."""
-    module = importlib.import_module(MODULE)
-    return "\n".join(line for name in sorted(module.__all__) for line in _entry(name, getattr(module, name))) + "\n"
+    """Each public name of the client below the module that a program imports it from, with what it takes and has."""
+    package = importlib.import_module(PACKAGE)
+    lines = list(_section(PACKAGE, set(package.__all__)))
+    for name in MODULES:
+        lines += _section(f"{PACKAGE}.{name}", names_of(name) - set(package.__all__))
+    return "\n".join(lines) + "\n"
+
+
+def names_of(name: str) -> set[str]:
+    """The names that a program may import from a public module of the client."""
+    module = importlib.import_module(f"{PACKAGE}.{name}")
+    if name == "errors":
+        return {name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__}
+    return set(module.__all__)
+
+
+def _section(name: str, names: set[str]) -> Iterator[str]:
+    module = importlib.import_module(name)
+    yield f"# {name}"
+    for each in sorted(names):
+        yield from _entry(each, getattr(module, each))
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:

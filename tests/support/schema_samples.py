@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 import pydantic
 
-from pulsar_txn.client.schema.types import Float32, Int32
+from pulsar_txn.client.schemas import Float32, Int32
 
 
 class Kind(enum.Enum):

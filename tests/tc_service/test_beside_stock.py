@@ -18,16 +18,8 @@ from our_coordinator import OurCoordinator
 from stock_pulsar import StockPulsar, free_port
 from targets import Target
 
-from pulsar_txn.client import (
-    AsyncClient,
-    AsyncCoordinator,
-    Client,
-    Coordinator,
-    InitialPosition,
-    InvalidConfiguration,
-    NotAllowedError,
-)
-from pulsar_txn.client.errors import ProducerFenced, PulsarError
+from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, Coordinator, InitialPosition, InvalidConfiguration
+from pulsar_txn.client.errors import NotAllowedError, ProducerFenced, PulsarError
 from pulsar_txn.wire.ids import LANE_BIT
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]

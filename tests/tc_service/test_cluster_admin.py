@@ -11,7 +11,8 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pulsar_txn.client import BasicAuthentication, TokenAuthentication
+from pulsar_txn.client import TokenAuthentication
+from pulsar_txn.client.authentication import BasicAuthentication
 from pulsar_txn.client.inside import Settings, TlsFiles
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin, topic_path
 

@@ -52,6 +52,13 @@ def test_clusters_have_keys_of_their_own(tmp_path: Path) -> None:
     assert "token:secret" not in repr(found)
 
 
+@pytest.mark.parametrize(("written", "checked"), [({}, True), ({"tlsEnableHostnameVerification": "false"}, False)])
+def test_the_name_in_a_clusters_certificate_is_checked_unless_a_key_says_no(written: dict[str, str], checked: bool) -> None:
+    more = {f"cluster.east.{key}": value for key, value in written.items()}
+    found = loaded(**more | {"cluster.east.serviceUrl": "pulsar+ssl://b1:6651"})
+    assert found.clusters["east"].settings().ssl_context().check_hostname is checked
+
+
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [

@@ -14,8 +14,8 @@ from late_writes import zombie
 from our_coordinator import OurCoordinator
 from real_clusters import RealClusters, new_topic
 
-from pulsar_txn.client import AsyncClient, CommitOutcomeUnknown, NotAllowedError, TransactionState
-from pulsar_txn.client.errors import PulsarError, TransactionAborted
+from pulsar_txn.client import AsyncClient, CommitOutcomeUnknown, TransactionState
+from pulsar_txn.client.errors import NotAllowedError, PulsarError, TransactionAborted
 from pulsar_txn.ledger.journal import JournalStore
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(300)]

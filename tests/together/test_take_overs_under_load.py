@@ -10,7 +10,8 @@ import pytest
 from memory_network import run_virtual
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, PreparedToken, PulsarError
+from pulsar_txn.client import AsyncClient, PulsarError
+from pulsar_txn.client.transactions import PreparedToken
 
 INSTANCES = 5
 SIZE = 4

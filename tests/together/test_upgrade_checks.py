@@ -12,7 +12,8 @@ import pytest
 from earlier_build import earlier_broker, start_current, start_earlier
 from our_broker import OurBroker
 
-from pulsar_txn.client import AsyncClient, InitialPosition, LocalOutcome
+from pulsar_txn.client import AsyncClient, InitialPosition
+from pulsar_txn.client.half_messages import LocalOutcome
 
 QUICK: Final = {
     "transactionCheckAfterInSeconds": "1",
@@ -40,7 +41,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 MEMBER: Final = """
 import asyncio, sys, threading
-from pulsar_txn.client import AsyncClient, LocalOutcome
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.half_messages import LocalOutcome
 
 async def check(question):
     await asyncio.sleep(float(sys.argv[2]))

@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 from our_broker import OurBroker
 
-from pulsar_txn.client import AsyncClient, CheckQuestion, LocalOutcome
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.half_messages import CheckQuestion, LocalOutcome
 
 pytestmark = pytest.mark.timeout(400)
 

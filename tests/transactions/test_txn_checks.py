@@ -10,17 +10,9 @@ from frame_proxy import Fault, FrameProxy
 from official_reading import read_officially
 from transactions import PATIENCE, eventually_visible, visible
 
-from pulsar_txn.client import (
-    AsyncClient,
-    CheckDecision,
-    CheckQuestion,
-    Decision,
-    HalfMessage,
-    HalfSent,
-    LocalOutcome,
-    TransactionState,
-)
+from pulsar_txn.client import AsyncClient, TransactionState
 from pulsar_txn.client.errors import TransactionAborted
+from pulsar_txn.client.half_messages import CheckDecision, CheckQuestion, Decision, HalfMessage, HalfSent, LocalOutcome
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -13,8 +13,10 @@ from our_broker import OurBroker
 from targets import Target
 from transactions import PATIENCE, eventually_visible, visible
 
-from pulsar_txn.client import AsyncClient, CheckQuestion, LocalOutcome, PreparedToken
+from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.errors import FeatureUnsupported, InvalidTransactionStatus, TransactionAborted
+from pulsar_txn.client.half_messages import CheckQuestion, LocalOutcome
+from pulsar_txn.client.transactions import PreparedToken
 from pulsar_txn.wire.ids import TxnStatus
 
 pytestmark = pytest.mark.timeout(240)

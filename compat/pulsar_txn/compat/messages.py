@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import attrs
 
 from pulsar_txn import client as ids
-from pulsar_txn import client as ours
-from pulsar_txn.client import EARLIEST_ID, LATEST_ID, deserialize_message_id, errors, serialize_message_id
+from pulsar_txn.client import EARLIEST_ID, LATEST_ID, encryption, errors
 from pulsar_txn.client import Message as OurMessage
+from pulsar_txn.client.messages import deserialize_message_id, serialize_message_id
 from pulsar_txn.compat.enums import CompressionType
 from pulsar_txn.compat.exceptions import mapped
 from pulsar_txn.compat.schema import Schema
@@ -117,7 +117,7 @@ class EncryptionKey:
 class EncryptionContext:
     """Encryption of a message, for programs that decrypt it themselves; everything is a method."""
 
-    def __init__(self, context: ours.EncryptionContext) -> None:
+    def __init__(self, context: encryption.EncryptionContext) -> None:
         self._context = context
 
     def keys(self) -> list[EncryptionKey]:

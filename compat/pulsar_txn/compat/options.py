@@ -6,8 +6,11 @@ import re
 from typing import Any
 
 from pulsar_txn import client as ours
-from pulsar_txn.client import CryptoFailureAction, HashingScheme, PemKeys, RoutingMode
+from pulsar_txn.client import RoutingMode
+from pulsar_txn.client.encryption import CryptoFailureAction, PemKeys
 from pulsar_txn.client.inside import parse_service_url
+from pulsar_txn.client.options import AutoClusterFailover as OurFailover
+from pulsar_txn.client.options import HashingScheme
 from pulsar_txn.compat._arguments import check, check_optional, dead
 from pulsar_txn.compat.enums import (
     OUR_BATCHING,
@@ -76,7 +79,7 @@ def client_options(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _where(service_url: str | AutoClusterFailover) -> str | ours.AutoClusterFailover:
+def _where(service_url: str | AutoClusterFailover) -> str | OurFailover:
     """Return what our client is given. ValueError for a bad URL, as the official client."""
     infos = [service_url.primary, *service_url.secondary] if isinstance(service_url, AutoClusterFailover) else []
     for url in [info.service_url for info in infos] or [str(service_url)]:

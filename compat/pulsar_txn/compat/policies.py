@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import attrs
 
 from pulsar_txn import client as ours
-from pulsar_txn.client import OAuth2Authentication
+from pulsar_txn.client import authentication, options
 from pulsar_txn.compat._arguments import check, dead
 from pulsar_txn.compat.enums import KeySharedMode, LoggerLevel
 from pulsar_txn.compat.exceptions import not_supported
@@ -25,9 +25,9 @@ class Authentication:
             "use AuthenticationToken with a function, or an Authentication of pulsar_txn.client",
         )
 
-    def native(self) -> ours.Authentication:
+    def native(self) -> authentication.Authentication:
         """For the client: what it is given, made again for each."""
-        return cast("Callable[[], ours.Authentication]", vars(self)["_make"])()
+        return cast("Callable[[], authentication.Authentication]", vars(self)["_make"])()
 
 
 class AuthenticationToken(Authentication):
@@ -52,7 +52,7 @@ class AuthenticationTLS(Authentication):
 class _NamedBasic:
     """User and password under a method name of the cluster's own."""
 
-    inner: ours.BasicAuthentication
+    inner: authentication.BasicAuthentication
     method_name: str
 
     def data(self) -> bytes:
@@ -78,7 +78,7 @@ class AuthenticationBasic(Authentication):
         check(str, password, "password")
         check(str, method, "method")
         user, secret = cast("str", username), cast("str", password)
-        self._make = lambda: _NamedBasic(ours.BasicAuthentication(user, secret), method)
+        self._make = lambda: _NamedBasic(authentication.BasicAuthentication(user, secret), method)
 
 
 class AuthenticationOauth2(Authentication):
@@ -89,13 +89,13 @@ class AuthenticationOauth2(Authentication):
         given = _json(auth_params_string)
         issuer, audience, scope = given.get("issuer_url", ""), given.get("audience"), given.get("scope")
         if "private_key" in given:
-            self._make = lambda: OAuth2Authentication.from_key_file(
+            self._make = lambda: authentication.OAuth2Authentication.from_key_file(
                 given["private_key"], issuer_url=issuer, audience=audience, scope=scope
             )
         else:
             if not {"client_id", "client_secret"} <= given.keys():
                 raise ValueError("auth_params_string needs private_key, or client_id and client_secret")
-            self._make = lambda: OAuth2Authentication(
+            self._make = lambda: authentication.OAuth2Authentication(
                 issuer,
                 client_id=given["client_id"],
                 client_secret=given["client_secret"],
@@ -292,14 +292,14 @@ class AutoClusterFailover:
         self.failover_threshold = failover_threshold
         self.switch_back_threshold = switch_back_threshold
 
-    def policy(self) -> ours.AutoClusterFailover:
+    def policy(self) -> options.AutoClusterFailover:
         """For the client: ours. OperationNotSupported when the clusters differ in more than their URL."""
         ways = {(id(each.authentication), each.tls_trust_certs_file_path) for each in (self.primary, *self.secondary)}
         if len(ways) > 1:
             raise not_supported("AutoClusterFailover with several credentials", "give every ServiceInfo the same")
         seconds = self.check_interval_ms / 1000
         urls: Any = [each.service_url for each in self.secondary]  # mypy takes the converter `tuple` for generic
-        return ours.AutoClusterFailover(
+        return options.AutoClusterFailover(
             primary=self.primary.service_url,
             secondaries=urls,
             check_interval=seconds,

@@ -8,8 +8,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NoReturn
 
-from pulsar_txn.client import TransactionState, TransactionStats, TxnId
+from pulsar_txn.client import TransactionState, TxnId
 from pulsar_txn.client.errors import PulsarError, TransactionOperationFailed
+from pulsar_txn.client.stats import TransactionStats
 from pulsar_txn.compat._arguments import awaiting, blocking, done
 from pulsar_txn.compat.exceptions import mapped, translated
 

@@ -1,6 +1,5 @@
 """A database in the transaction: an outcome row in the program's own database transaction decides the Pulsar transaction."""
 
-from pulsar_txn.client.errors import OutboxAborted, OutboxDiverged, OutboxOutcomeUnknown, OutboxWrongDatabase
 from pulsar_txn.client.outbox.outbox import (
     AsyncOutbox,
     AsyncOutboxTransaction,
@@ -15,11 +14,7 @@ __all__ = [
     "AsyncOutbox",
     "AsyncOutboxTransaction",
     "Outbox",
-    "OutboxAborted",
-    "OutboxDiverged",
-    "OutboxOutcomeUnknown",
     "OutboxTransaction",
-    "OutboxWrongDatabase",
     "TrimResult",
     "identity_sql",
     "table_sql",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
+
+import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema.base import AVRO, SchemaInfo, need
@@ -14,6 +16,20 @@ T = TypeVar("T")
 
 _MOST_WRITERS: Final = 1000
 """Parsed definitions of writers that one schema keeps."""
+
+
+@attrs.frozen
+class AvroType:
+    """Says in an `Annotated` type which Avro type is meant."""
+
+    name: str
+
+
+Int32: TypeAlias = Annotated[int, AvroType("int")]
+"""An int that is Avro's 32-bit `int`, as other languages may want it."""
+
+Float32: TypeAlias = Annotated[float, AvroType("float")]
+"""A float that is Avro's single-precision `float`."""
 
 
 class AvroSchema(Generic[T]):

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 import attrs
@@ -35,22 +35,10 @@ import cattrs
 from cattrs.strategies import configure_union_passthrough
 
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.schema.avro import AvroType
 
 T = TypeVar("T")
 
-
-@attrs.frozen
-class AvroType:
-    """Says in an `Annotated` type which Avro type is meant."""
-
-    name: str
-
-
-Int32: TypeAlias = Annotated[int, AvroType("int")]
-"""An int that is Avro's 32-bit `int`, as other languages may want it."""
-
-Float32: TypeAlias = Annotated[float, AvroType("float")]
-"""A float that is Avro's single-precision `float`."""
 
 _SIMPLE: Final[dict[Any, Any]] = {
     type(None): "null",

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client import AsyncClient, Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client import AsyncClient, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication, BasicAuthentication
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError, UsageError
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import FunctionRun

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from pulsar_txn.client import AsyncTransactionalBatch, Message, PipelineEvent, Poison
+from pulsar_txn.client import Message, Poison
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.events import PipelineEvent
 from pulsar_txn.client.inside import FIRST_MESSAGES, ErrorKinds, FirstMessages, growing_pauses, is_fatal
+from pulsar_txn.client.pipelines import AsyncTransactionalBatch
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions.context import Context
 from pulsar_txn.pipeline.functions.errors import StateMoved

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pulsar_txn.client import AsyncTransaction, Message, MessageId, SendTicket
+from pulsar_txn.client import AsyncTransaction, Message, MessageId
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.inside import ErrorKinds, Future, WorkerThread, answer, is_fatal, parse_topic
+from pulsar_txn.client.messages import SendTicket
 from pulsar_txn.pipeline.functions._loading import process_of, schema_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions.config import FunctionConfig

@@ -23,7 +23,10 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client import (
+from pulsar_txn.client import AvroSchema, BytesSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
+from pulsar_txn.client.inside import SchemaInfo
+from pulsar_txn.client.schemas import (
     BOOLEAN_SCHEMA,
     DOUBLE_SCHEMA,
     FLOAT_SCHEMA,
@@ -32,14 +35,7 @@ from pulsar_txn.client import (
     INT32_SCHEMA,
     INT64_SCHEMA,
     AutoSchema,
-    AvroSchema,
-    BytesSchema,
-    JsonSchema,
-    Schema,
-    StringSchema,
 )
-from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
-from pulsar_txn.client.inside import SchemaInfo
 from pulsar_txn.pipeline.functions.interface import IdentitySerDe, SerDe, refuse_pickle
 
 

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pulsar_txn.client import AsyncProducer, Compression, Schema, SendTicket
+from pulsar_txn.client import AsyncProducer, Compression, Schema
 from pulsar_txn.client.errors import ProducerQueueFull
+from pulsar_txn.client.messages import SendTicket
 from pulsar_txn.pipeline.functions.sections import ProducerConfig
 
 if TYPE_CHECKING:

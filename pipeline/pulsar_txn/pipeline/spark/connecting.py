@@ -35,14 +35,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
-from pulsar_txn.client import (
-    AsyncClient,
-    Authentication,
-    OAuth2Authentication,
-    PulsarError,
-    TlsAuthentication,
-    TokenAuthentication,
-)
+from pulsar_txn.client import AsyncClient, PulsarError, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication, OAuth2Authentication
 from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import AUTH_PARAMS, AUTH_PLUGIN, Options, authentication_of

@@ -23,13 +23,8 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client import (
-    Authentication,
-    BasicAuthentication,
-    OAuth2Authentication,
-    TlsAuthentication,
-    TokenAuthentication,
-)
+from pulsar_txn.client import TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication, BasicAuthentication, OAuth2Authentication
 from pulsar_txn.client.inside import Secret
 from pulsar_txn.pipeline.spark.errors import OptionError
 

@@ -18,7 +18,8 @@ import attrs
 import click
 
 from pulsar_txn.broker.serving import OK, REFUSED, UNAVAILABLE, USAGE, Ending
-from pulsar_txn.client import Authentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client import TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import AsyncioRuntime, Settings, TlsFiles, parse_service_url
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin

@@ -22,7 +22,8 @@ from pulsar_txn.pipeline.functions.sections import StateScope
 from pulsar_txn.pipeline.functions.state.table import TRIM_RECORDS, StateLog, Table, Value
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import AsyncClient, AsyncConsumer, SendTicket
+    from pulsar_txn.client import AsyncClient, AsyncConsumer
+    from pulsar_txn.client.messages import SendTicket
 
 WHOLE: Final = -1
 """The number of a state that is not divided."""

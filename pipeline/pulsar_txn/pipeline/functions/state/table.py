@@ -33,7 +33,8 @@ from pulsar_txn.client import AccessMode, AsyncTransaction, ConsumerType, Initia
 from pulsar_txn.client.errors import ProducerQueueFull, PulsarError
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncReader, Message, SendTicket
+    from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncReader, Message
+    from pulsar_txn.client.messages import SendTicket
 
 P = TypeVar("P")
 """A position in the topic."""

@@ -20,9 +20,11 @@ from typing import Any, Final, TypeAlias
 
 import aiohttp
 
-from pulsar_txn.client import LATEST_ID, AsyncClient, AutoProduceSchema, Message, MessageId, deserialize_message_id
+from pulsar_txn.client import LATEST_ID, AsyncClient, Message, MessageId
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.inside import parse_topic
+from pulsar_txn.client.messages import deserialize_message_id
+from pulsar_txn.client.schemas import AutoProduceSchema
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import consumer_type_of
 from pulsar_txn.pipeline.functions.sections import StateScope

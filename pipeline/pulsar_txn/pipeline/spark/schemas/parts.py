@@ -33,8 +33,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pulsar_txn.client import InvalidConfiguration, KeyValueEncoding, SchemaMismatch
+from pulsar_txn.client import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.encoded import SchemaInfo, encoding_of, message_class, pair_info, parts_of
+from pulsar_txn.client.schemas import KeyValueEncoding
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import PRIMITIVE_SCHEMAS, Options
 from pulsar_txn.pipeline.spark.schemas.definitions import parsed, type_of

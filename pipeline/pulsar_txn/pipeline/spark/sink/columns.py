@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pulsar_txn.client import HashingScheme, KeyValueEncoding
 from pulsar_txn.client.encoded import SchemaInfo, join_pair, topic_schema
 from pulsar_txn.client.inside import key_partition, varint
+from pulsar_txn.client.options import HashingScheme
+from pulsar_txn.client.schemas import KeyValueEncoding
 from pulsar_txn.pipeline.spark.connecting import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import END_OF_TIME_MS, Options

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pulsar_txn.client import KeyValueEncoding
 from pulsar_txn.client.encoded import OpenedEntry, SchemaInfo, parts_of, split_entry_payload, split_pair
+from pulsar_txn.client.schemas import KeyValueEncoding
 from pulsar_txn.pipeline.spark.errors import UndecodableValue
 from pulsar_txn.pipeline.spark.options import END_OF_TIME_MS
 from pulsar_txn.pipeline.spark.schemas.parts import KEY_VALUE, TopicType
