@@ -9,7 +9,7 @@ import pytest
 from admin_client import admin_of
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.txn import hosts
+from pulsar_txn.broker.topics import pending_ack_host as hosts
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Position, TxnId, signed64
 

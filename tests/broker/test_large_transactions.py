@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Received
 
-from pulsar_txn.broker.txn import hosts
+from pulsar_txn.broker.topics import pending_ack_host as hosts
 from pulsar_txn.ledger.machine import MoveCursor
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import TxnId

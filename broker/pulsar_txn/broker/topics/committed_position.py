@@ -13,8 +13,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnId
 
 if TYPE_CHECKING:
-    from pulsar_txn.broker.txn.hosts import PendingAckHost
-
+    from .pending_ack_host import PendingAckHost
     from .subscription import Subscription
     from .topic import Topic
 

@@ -20,7 +20,6 @@ from pulsar_txn.broker.dispatch.key_shared import KeyShared
 from pulsar_txn.broker.dispatch.machine import Dispatch, SingleActive
 from pulsar_txn.broker.dispatch.position_notes import PositionNotes
 from pulsar_txn.broker.dispatch.shared import Shared
-from pulsar_txn.broker.txn.hosts import PendingAckHost
 from pulsar_txn.broker.txn.participants import RegistrationOf
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import Reply
@@ -43,6 +42,7 @@ from .ack_reader import AckReader, ColdEntries
 from .cold_acks import ColdAcks
 from .context import TopicContext
 from .dispatcher import Dispatcher
+from .pending_ack_host import PendingAckHost
 
 _logger = logging.getLogger(__name__)
 

@@ -1,32 +1,28 @@
-"""Asyncio hosts of machines: `MachineHost`, and on it the hosts of transaction buffers and of pending-ack handles.
+"""Asyncio hosts of machines: `MachineHost`, and on it the host of transaction buffers.
 
 What a host owes its machine is `ledger.hosting.Host`. A `MachineHost` adds timers, the turn of the loop and the reads of a
 recovery. Each kind of machine has a host of its own, since each carries out other effects; that of coordinators is in
-`coordinator_host`. No host decides anything of a transaction.
+`coordinator_host`, that of pending-ack handles in `topics.pending_ack_host`. No host decides anything of a transaction.
 
 `BufferHost` is the path of every published entry, and says what readers may see. A plain entry is appended and applied without
 a Step, so its cost is the log's. `published` is the one number that dispatchers obey: the newest max_read_position whose cause
-is durable. `PendingAckHost` is opened with the first acknowledgement in a transaction.
+is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pulsar_txn.broker.base.slices import SLICE_SECONDS
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer, Host, Place, Receipt, Registration, Skin
-from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, MoveCursor, PublishMaxRead, Redeliver
-from pulsar_txn.ledger.protocols import Cursor, LedgerError, Log, LogClosed
+from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead
+from pulsar_txn.ledger.protocols import LedgerError, Log, LogClosed
 from pulsar_txn.ledger.recovery import Recovery
-from pulsar_txn.rm_pending_ack.requests import CursorStored, PendingAck
-from pulsar_txn.rm_pending_ack.requests import Request as AckRequest
-from pulsar_txn.rm_pending_ack.requests import Verified as AckVerified
 from pulsar_txn.rm_producer.requests import PLAIN, Copied, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.rm_producer.requests import Request as BufferRequest
 from pulsar_txn.rm_producer.requests import Verified as BufferVerified
@@ -46,9 +42,6 @@ COPIED_AT_ONCE: Final = 256
 SNAPSHOT_AFTER: Final = 10_000
 _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
 """What each published entry pays for in the snapshots of its topic, at the most."""
-
-AT_ONCE: Final = 512
-"""Entries of one transaction that are acknowledged, or given back, in one turn."""
 
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")
@@ -377,120 +370,3 @@ class BufferHost(MachineHost[BufferRequest, TopicRecord]):
     def restore_extra(self, data: bytes) -> None:
         """The topic's own part."""
         self._topic.restore_state(data)
-
-
-class AckedEntries(Protocol):
-    """The dispatcher of a subscription, as far as the host moves it (`topics.dispatcher.Dispatcher`, a layer above)."""
-
-    cursor: Cursor
-
-    def apply_move(self, move: MoveCursor) -> None:
-        """Acknowledge what a transaction committed."""
-
-    def release(self, positions: Sequence[tuple[Position, int | None]]) -> None:
-        """Deliver again what a transaction gave back."""
-
-    @property
-    def releases_one_by_one(self) -> bool:
-        """True if each of them is delivered again by itself, and not everything that follows the first."""
-
-
-class PendingAckHost(MachineHost[AckRequest, Any]):
-    """One handle with its redo log."""
-
-    def __init__(
-        self,
-        machine: PendingAck,
-        log: Log,
-        turn: Turn,
-        on_failed: Callable[[Exception], None],
-        *,
-        dispatcher: AckedEntries,
-        registration: Registration,
-    ) -> None:
-        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed, registration=registration, verified=AckVerified)
-        self.handle = machine
-        self._dispatcher = dispatcher
-        self._moves: deque[tuple[int, int]] = deque()
-        self._large: deque[Iterator[None]] = deque()
-
-    @property
-    def is_busy(self) -> bool:
-        """True if somebody waits for an answer of this host, or a large transaction is still carried out."""
-        return bool(self._large) or super().is_busy
-
-    @property
-    def moves_entries(self) -> bool:
-        """True if a large transaction is still carried out."""
-        return bool(self._large)
-
-    def perform(self, effect: Effect) -> None:
-        """Move the cursor, or deliver again."""
-        if type(effect) is MoveCursor:
-            if self._large or len(effect.individual) > AT_ONCE:
-                self._divide(self._move(effect))
-            else:
-                self._dispatcher.apply_move(effect)
-                self._moved(effect)
-        elif type(effect) is Redeliver:
-            if self._dispatcher.releases_one_by_one and (self._large or len(effect.positions) > AT_ONCE):
-                self._divide(self._release_many(effect))
-            else:
-                self._dispatcher.release(effect.positions)
-        else:
-            super().perform(effect)
-
-    def _moved(self, move: MoveCursor) -> None:
-        if not self._moves:
-            self.turn.defer(self.cursor_moved)
-        self._moves.append((self._dispatcher.cursor.ticket, move.sequence))
-
-    # ---- large transactions, some entries in each turn; what comes after them waits, so that the order stays
-
-    def _move(self, move: MoveCursor) -> Iterator[None]:
-        items = iter(move.individual)
-        while some := tuple(islice(items, AT_ONCE)):
-            self._dispatcher.apply_move(MoveCursor(some, None, move.sequence))
-            yield
-        if move.cumulative is not None:
-            self._dispatcher.apply_move(MoveCursor((), move.cumulative, move.sequence))
-        self._moved(move)
-
-    def _release_many(self, given_back: Redeliver) -> Iterator[None]:
-        positions = iter(given_back.positions)
-        while some := tuple(islice(positions, AT_ONCE)):
-            self._dispatcher.release(some)
-            yield
-
-    def _divide(self, work: Iterator[None]) -> None:
-        self._large.append(work)
-        if len(self._large) == 1:
-            self.turn.defer(self._go_on)
-
-    def _go_on(self) -> None:
-        if self.failure is not None:
-            self._large.clear()
-        if not self._large:
-            return
-        try:
-            next(self._large[0])
-        except StopIteration:
-            self._large.popleft()
-        except LedgerError as error:
-            self._large.clear()
-            self.fail(error)
-        if self._large:
-            self.turn.defer(self._go_on)
-
-    def drop_moves(self) -> None:
-        """The cursor is about to be reset: what transactions settled or gave back before is not carried out any more."""
-        self._large.clear()
-
-    def cursor_moved(self) -> None:
-        """The cursor's durable state may have moved: tell the handle which of its commits are stored."""
-        moves, stored = self._moves, self._dispatcher.cursor.confirmed_ticket
-        sequence = None
-        while moves and moves[0][0] <= stored:
-            sequence = moves.popleft()[1]
-        if sequence is not None and self.ready:
-            self.submit(CursorStored(sequence), reserve=True)
