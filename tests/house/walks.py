@@ -57,6 +57,11 @@ ENTRIES: Final = {
 }
 """Entry points of the net. What asyncio calls in such a folder leads out of it without a caller: bytes come from outside."""
 
+DEFERRED: Final = {
+    "pulsar_txn.broker.base.turn": "the end of a loop turn calls what was deferred, as the loop calls what call_soon was given",
+}
+"""Modules that call on behalf of the loop: what they call has no caller of ours."""
+
 ENTRY_METHODS: Final = frozenset({"data_received", "connection_made", "connection_lost", "pause_writing", "resume_writing"})
 
 
@@ -127,15 +132,22 @@ class Tracer:
             self.trace.examples[one, other] = min(known, example)  # the order of sets differs from run to run
 
     def _caller(self, frame: FrameType) -> FrameType | None:
-        """The nearest frame of ours that led to this one; None where that is an entry point of the net."""
+        """The nearest frame of ours that led to this one; None at an entry point of the net, and for deferred work."""
         back = self._ours(frame.f_back)
-        folder = "" if back is None else self._files[back.f_code.co_filename].rpartition(".")[0]
-        if folder in ENTRIES and not self._files[frame.f_code.co_filename].startswith(folder + "."):
-            inner = back
+        if back is None:
+            return None
+        caller, called = self._files[back.f_code.co_filename], self._files[frame.f_code.co_filename]
+        if caller in DEFERRED and called not in DEFERRED:
+            return None
+        folder = caller.rpartition(".")[0]
+        if folder in ENTRIES and not called.startswith(folder + "."):
+            inner: FrameType | None = back
             while inner is not None and self._files[inner.f_code.co_filename].startswith(folder + "."):
                 if inner.f_code.co_name in ENTRY_METHODS:
                     return None
                 inner = self._ours(inner.f_back)
+            if inner is None:  # a task of the folder, or a timer
+                return None
         return back
 
     def _ours(self, frame: FrameType | None) -> FrameType | None:
@@ -351,8 +363,8 @@ def report(traces: dict[str, Trace], found: Circles) -> Iterator[str]:
     yield f"\n{'room':16}{'modules':>9}{'owners':>8}   in the largest circle"
     for room in found.modules:
         yield f"{room:16}{sizes['modules'][room]:>9}{sizes['owners'][room]:>8}"
-    yield "\nwithout a caller, as entry points of the net:"
-    yield from (f"  {name}: {reason}" for name, reason in ENTRIES.items())
+    yield "\nwithout a caller, as entry points of the net or of the loop:"
+    yield from (f"  {name}: {reason}" for name, reason in (ENTRIES | DEFERRED).items())
 
 
 def members(traces: dict[str, Trace], found: Circles) -> Iterator[str]:
