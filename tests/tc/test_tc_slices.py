@@ -195,11 +195,11 @@ def test_snapshots_are_asked_for_the_less_often_the_more_there_is_to_write() -> 
     for part in host.tc.snapshot():
         assert part
     host.released.clear()
-    for number in range(49):
+    for number in range(160):
         txn_id = host.new()
         host.end(txn_id, TxnAction.ABORT)
         asked = host.released.count(WriteSnapshot("log"))
-        assert asked == (0 if (number + 1) * 3 < 50 else asked)
+        assert asked == (0 if (number + 1) * 3 < 400 else asked)
     assert host.released.count(WriteSnapshot("log")) > 0
 
 

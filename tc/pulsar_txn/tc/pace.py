@@ -7,14 +7,16 @@ from typing import Final
 from pulsar_txn.ledger.machine import Step, WriteSnapshot
 from pulsar_txn.tc.records import Record
 
-_OBJECTS_PER_RECORD: Final = 8
+_OBJECTS_PER_RECORD: Final = 1
+"""The log grows by as many records as the state has objects before all of them are written again; so a record costs at most one
+object more, and a recovery reads at most about twice the state."""
 
 
 class SnapshotPace:
     """Counts records since the snapshot that this machine started from.
 
     A snapshot is asked for in rounds of `every` records. A round is passed over until enough records were applied for the
-    objects that there are to write: so each record pays for a few objects, however large the state is.
+    objects that there are to write: so each record pays for one object, however large the state is.
 
     `applied`: records since the start; `left`: records to the end of the round. The caller of `apply` counts both, since
     that happens five times in a transaction.
