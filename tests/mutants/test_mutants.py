@@ -49,10 +49,14 @@ def pytest_sessionfinish(session, exitstatus):
 """
 
 
-# What all runs import is imported once; each run is a fork of this, since half of its time would be imports otherwise.
+# What all runs of a room import is imported once; each run is a fork of this, since half of its time would be imports
+# otherwise. The arguments are modules of the rooms below: nothing of the room itself, nor what imports it.
 SERVER = """
-import hypothesis.stateful, json, os, pytest, pytest_asyncio.plugin, sys, time, xdist.plugin
-import google.protobuf.message, pulsar_txn, pulsar_txn.wire.ids, pulsar_txn.wire.pulsar_pb2
+import hypothesis.stateful, importlib, json, os, pytest, pytest_asyncio.plugin, sys, time, xdist.plugin
+import google.protobuf.message, pulsar_txn
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 sys.dont_write_bytecode = True
 for line in sys.stdin:
@@ -75,11 +79,38 @@ for line in sys.stdin:
 """
 
 
+WIRE = ("pulsar_txn.wire.ids", "pulsar_txn.wire.pulsar_pb2", "pulsar_txn.wire.entries", "pulsar_txn.wire.hot")
+LOGS = (*WIRE, "pulsar_txn.ledger.hosting", "pulsar_txn.ledger.memory", "pulsar_txn.ledger.journal")
+MACHINES = (*LOGS, "pulsar_txn.tc.coordinator", "pulsar_txn.rm_producer", "pulsar_txn.rm_pending_ack")
+CLIENT = (*WIRE, "pulsar_txn.client.client", "pulsar_txn.client.sync")
+BELOW = {
+    "ledger": WIRE,
+    "tc": LOGS,
+    "rm_producer": LOGS,
+    "rm_pending_ack": LOGS,
+    "broker": MACHINES,
+    "client": WIRE,
+    "pipeline": CLIENT,
+    "tc_service": (*MACHINES, "pulsar_txn.broker.net.connection", *CLIENT),
+}
+
+
 class Runner:
     """Runs the tests of rooms, each in a process of its own."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
-        self._server = server
+    def __init__(self) -> None:
+        self._servers: dict[str, subprocess.Popen[str]] = {}
+
+    def _server(self, room: str) -> subprocess.Popen[str]:
+        if room not in self._servers:
+            command = [sys.executable, "-c", SERVER, *BELOW[room]]
+            self._servers[room] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self._servers[room]
+
+    def close(self) -> None:
+        """End the servers."""
+        for server in self._servers.values():
+            server.communicate()
 
     def run(self, room: str, copy: Path, named: Sequence[str] = (), *more: str) -> tuple[int, str]:
         """How pytest ended (negative: by which signal) and what it said, with the copy ahead of the installed room.
@@ -90,6 +121,7 @@ class Runner:
         options = [
             "-x",
             "-q",
+            "--tb=no",
             "-o",
             f"timeout={SECONDS // 3}",
             "-p",
@@ -112,21 +144,20 @@ class Runner:
             "output": str(copy / "output.txt"),
             "seconds": SECONDS,
         }
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(job) + "\n")
-        self._server.stdin.flush()
-        status = int(self._server.stdout.readline())
+        server = self._server(room)
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
         return status, f"pytest ended with {status}\n" + (copy / "output.txt").read_text()[-5000:]
 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    command = [sys.executable, "-c", SERVER]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield Runner(server)
-        assert server.stdin is not None
-        server.stdin.close()
+    runner = Runner()
+    yield runner
+    runner.close()
 
 
 class Copies:
