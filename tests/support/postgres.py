@@ -157,7 +157,9 @@ class Postgres:
 
 
 if __name__ == "__main__":
-    if not _home().is_dir():
+    if reason := missing_tools():
+        print(f"tests on PostgreSQL cannot run here: {reason}", flush=True)
+    elif not _home().is_dir():
         print(f"fetching PostgreSQL {VERSION} with Maven into {_home()} (once; 15 MB) ...", flush=True)
         try:
             install()

@@ -160,10 +160,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _main() -> None:
     """Fetch all known versions, telling what takes its time; a machine that cannot is told so, and that is no error."""
-    for version in VERSIONS:
-        home = cache_dir() / f"apache-pulsar-{version}"
-        if home.is_dir():
-            continue
+    wanted = {version: home for version in VERSIONS if not (home := cache_dir() / f"apache-pulsar-{version}").is_dir()}
+    if wanted and (reason := missing_tools()):
+        print(f"tests on stock Pulsar cannot run here: {reason}", flush=True)
+        return
+    for version, home in wanted.items():
         print(f"fetching Apache Pulsar {version} with Maven into {home} (once; about 250 MB) ...", flush=True)
         try:
             install(version)
