@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from pulsar_txn.ledger.journal.syncer import ZERO_FILL, Done, Syncer
+from pulsar_txn.ledger.journal.files import ZERO_FILL, Done, Syncer
 from pulsar_txn.ledger.protocols import Buffer
 
 SECTOR_BYTES: Final = 512

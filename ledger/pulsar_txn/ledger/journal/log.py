@@ -12,11 +12,8 @@ from crc32c import crc32c
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
-from pulsar_txn.ledger.journal.records import encode_record
-from pulsar_txn.ledger.journal.snapshots import StoredSnapshot, stored_snapshot
-from pulsar_txn.ledger.journal.state import LogState
+from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
+from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, stored_snapshot
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
 from pulsar_txn.wire.ids import Position
@@ -209,7 +206,7 @@ class JournalLog(BaseLog):
         cursor = self.cursors.pop(name, None)
         if cursor is not None:
             self.store.state.remove_cursor(cursor.cursor_id)
-            record = encode_record(records.CURSOR_GONE, cursor.cursor_id)
+            record = encode_record(CURSOR_GONE, cursor.cursor_id)
             self.store.join(len(record)).records.append(record)
             self.change()
         await self.wait_durable()

@@ -13,25 +13,20 @@ from typing import Final, Self
 
 from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, new_waiter
 from pulsar_txn.ledger.journal import folder as folders
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.files import Files, RealFiles
-from pulsar_txn.ledger.journal.findings import Finding, first_fatal
-from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
-from pulsar_txn.ledger.journal.holds import Cut, Holds
-from pulsar_txn.ledger.journal.index import SegmentIndex, location
+from pulsar_txn.ledger.journal.files import Files, RealFiles, Syncer
+from pulsar_txn.ledger.journal.folder import Finding, first_fatal
+from pulsar_txn.ledger.journal.frame import COPY, COUNTER, LOG_GONE, META, META_GONE, SNAPSHOT, Run, encode_record
 from pulsar_txn.ledger.journal.log import JournalLog
-from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
-from pulsar_txn.ledger.journal.records import encode_record
 from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, scan_runs
-from pulsar_txn.ledger.journal.segments import SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState
-from pulsar_txn.ledger.journal.syncer import Syncer
+from pulsar_txn.ledger.journal.segments import Holds, RunReader, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, location
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
 from pulsar_txn.ledger.metadata import MetadataTree
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
+    Cut,
     LedgerError,
     LogClosed,
     LogExists,
@@ -173,7 +168,7 @@ class JournalStore:
             log.release()
         state = self.state.by_name.get(name)
         if state is not None:
-            record = encode_record(records.LOG_GONE, state.ledger_id)
+            record = encode_record(LOG_GONE, state.ledger_id)
             group = self.join(len(record))
             group.dirty.pop(state, None)
             group.records.append(record)
@@ -479,9 +474,9 @@ class JournalStore:
     async def _write(self, path: str, value: Versioned | None) -> None:
         self._check()
         record = (
-            encode_record(records.META_GONE, 0, path.encode())
+            encode_record(META_GONE, 0, path.encode())
             if value is None
-            else encode_record(records.META, value.version, path.encode(), value.data)
+            else encode_record(META, value.version, path.encode(), value.data)
         )
         self.writer.open_group.records.append(record)
         self.count(len(record))
@@ -489,7 +484,7 @@ class JournalStore:
 
     async def _write_counter(self, path: str, value: int) -> None:
         self._check()
-        record = encode_record(records.COUNTER, value, path.encode())
+        record = encode_record(COUNTER, value, path.encode())
         self.writer.open_group.records.append(record)
         self.count(len(record))
         await self.durable()

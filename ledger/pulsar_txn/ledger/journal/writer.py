@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints, Slice
-from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.files import SYNC, Files, Syncer, describe
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
+    CHANGE,
     CLOSE,
     HEADER,
     SEAL,
+    SEGMENT_SIZE,
     SMALL_FRAME_BYTES,
     TRAILER,
     Frame,
     Run,
     aligned,
     encode_frame,
+    encode_record,
     encode_trailer,
     frame_size,
 )
-from pulsar_txn.ledger.journal.index import SegmentIndex
-from pulsar_txn.ledger.journal.records import CHANGE, SEGMENT_SIZE, encode_record
 from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState
-from pulsar_txn.ledger.journal.syncer import SYNC, Syncer, describe
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex
 from pulsar_txn.ledger.protocols import Buffer
 
 if TYPE_CHECKING:
