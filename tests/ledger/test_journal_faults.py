@@ -354,7 +354,7 @@ async def test_a_group_or_a_checkpoint_that_cannot_be_encoded_fails_the_store_fo
     def cannot(*_):
         raise struct.error("ushort format requires 0 <= number <= 65535")
 
-    monkeypatch.setattr(*((JournalGroup, "encoded_records") if part == "group" else (Checkpoint, "take")), cannot)
+    monkeypatch.setattr(*((JournalGroup, "sealed_records") if part == "group" else (Checkpoint, "take")), cannot)
     with pytest.raises(StorageFailed, match="cannot be encoded: error: ushort"):
         while True:
             log.append(b"%d" % len(confirmed) + bytes(1500))

@@ -213,10 +213,10 @@ def plan_index(files: Files, folder: str, number: int) -> Repair:
             if number >= look.newest:
                 raise CannotSalvage(f"segment {number} is the newest one, which has no index")
             at = scan.end
-            frame = encode_frame(look.uuid, number, last.header.sequence + 1, SEAL, [], index.encode())
-            if at + aligned(frame.size) > segment.size - TRAILER.size:
+            buffers, size = encode_frame(look.uuid, number, last.header.sequence + 1, SEAL, [], index.encode())
+            if at + aligned(size) > segment.size - TRAILER.size:
                 raise CannotSalvage(f"there is no room for the index of segment {number}; nothing is lost without it")
-            pieces.append((at, b"".join([frame.head, *map(bytes, frame.data)])))
+            pieces.append((at, b"".join(buffers)))
         pieces.append((segment.size - TRAILER.size, encode_trailer(look.uuid, number, at)))
         # A sector between the two that cannot be read would keep the index from being read.
         pieces[:0] = [(start, bytes(end - start)) for start, end in content.holes if start >= at]

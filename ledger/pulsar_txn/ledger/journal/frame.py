@@ -106,19 +106,6 @@ class FrameHeader(NamedTuple):
     frame_crc: int
 
 
-class Frame:
-    """An encoded frame: `head` (header and directory), `data` buffers after it, and where its runs' headers are."""
-
-    __slots__ = ("data", "flags", "head", "run_offsets", "size")
-
-    def __init__(self, head: bytes, data: list[Buffer], size: int, flags: int, run_offsets: list[int]) -> None:
-        self.head = head
-        self.data = data
-        self.size = size
-        self.flags = flags
-        self.run_offsets = run_offsets
-
-
 def aligned(size: int) -> int:
     """`size` rounded up to where the next frame begins."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -132,41 +119,38 @@ def frame_size(runs: list[Run], records_bytes: int) -> int:
     return size
 
 
-def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes) -> Frame:
-    """Encode a frame; entries are not copied when there are many bytes of them."""
-    entries = 0
-    for run in runs:
-        entries += run.count
-    directory_length = len(records) + RUN.size * len(runs) + 8 * entries
+def encode_frame(
+    uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes
+) -> tuple[list[Buffer], int]:
+    """Encode a frame; return its buffers and their size in bytes. Entries of a large frame are not copied.
+
+    The headers of the runs follow the header of the frame, in the order of `runs`.
+    """
     headers: list[bytes] = []
     tables: list[bytes] = []
     data: list[Buffer] = []
-    offset = HEADER.size
-    run_offsets = list(range(offset, offset + RUN.size * len(runs), RUN.size))
-    table_offset, data_offset = offset + RUN.size * len(runs), offset + directory_length
+    # Places in a run's header count from where that header is.
+    table_at = RUN.size * len(runs)
+    data_at = table_at + len(records)
     for run in runs:
-        count = run.count
-        headers.append(
-            RUN.pack(run.ledger_id, run.first, count, run.kind, table_offset - offset, data_offset - offset, run.bytes)
-        )
+        data_at += 8 * run.count
+    directory_length = data_at
+    for run in runs:
+        headers.append(RUN.pack(run.ledger_id, run.first, run.count, run.kind, table_at, data_at, run.bytes))
         tables += (array("I", run.lengths).tobytes(), array("I", run.crcs).tobytes())
         data += run.data
-        offset += RUN.size
-        table_offset += 8 * count
-        data_offset += run.bytes
-    parts = [*headers, *tables, records]
-    directory = b"".join(parts)
-    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), 0, 0)
-    directory_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
-    frame_crc = directory_crc
-    if data_offset <= SMALL_FRAME_BYTES:
+        table_at += 8 * run.count - RUN.size
+        data_at += run.bytes - RUN.size
+    directory = b"".join((*headers, *tables, records))
+    size = HEADER.size + data_at + RUN.size * len(runs)
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, size, directory_length, len(runs), 0, 0)
+    directory_crc = frame_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
+    if size <= SMALL_FRAME_BYTES:
         data = [b"".join(data)]
     for piece in data:
         frame_crc = crc32c(piece, frame_crc)
-    header = HEADER.pack(
-        MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), directory_crc, frame_crc
-    )
-    return Frame(header + directory, data, data_offset, flags, run_offsets)
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, size, directory_length, len(runs), directory_crc, frame_crc)
+    return [header + directory, *data], size
 
 
 def encode_filler(uuid: bytes, segment: int, sequence: int, size: int) -> bytes:

@@ -15,7 +15,7 @@ from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, new_waiter
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import Files, RealFiles, Syncer
 from pulsar_txn.ledger.journal.folder import Finding, first_fatal
-from pulsar_txn.ledger.journal.frame import COPY, COUNTER, LOG_GONE, META, META_GONE, SNAPSHOT, Run, encode_record
+from pulsar_txn.ledger.journal.frame import COPY, COUNTER, LOG_GONE, META, META_GONE, RUN, SNAPSHOT, Run, encode_record
 from pulsar_txn.ledger.journal.log import JournalLog
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
 from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, scan_runs
@@ -382,18 +382,19 @@ class JournalStore:
         assert self._syncer is not None  # noqa: S101 - between start and close
         return self._syncer
 
-    def _confirmed(self, group: JournalGroup, segment: int, offsets: list[int]) -> None:
-        """A group is durable: its entries can be found, its bytes are not in flight."""
+    def _confirmed(self, group: JournalGroup, segment: int, offset: int) -> None:
+        """A group is durable: its entries can be found, its bytes are not in flight. `offset` is where its runs begin."""
         usage = self.state.usage
-        for run, offset in zip(group.runs, offsets, strict=True):
+        for run in group.runs:
             if run.kind:
                 self._confirmed_special(run, segment, offset)
-                continue
-            log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
-            log.state.index.add(run.first, segment, offset)
-            usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
-            self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
-            self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+            else:
+                log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
+                log.state.index.add(run.first, segment, offset)
+                usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
+                self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
+                self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+            offset += RUN.size
         if self._cached_bytes > self._cache_bytes:
             self._shrink_cache()
         self.pressure.leave(group.bytes)
