@@ -23,7 +23,7 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer, Host, Place, Receipt, Registration, Skin
 from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, MoveCursor, PublishMaxRead, Redeliver
 from pulsar_txn.ledger.protocols import Cursor, LedgerError, Log, LogClosed
-from pulsar_txn.ledger.recovery import Recovery
+from pulsar_txn.ledger.snapshots import Recovery
 from pulsar_txn.rm_pending_ack.requests import CursorStored, PendingAck
 from pulsar_txn.rm_pending_ack.requests import Request as AckRequest
 from pulsar_txn.rm_pending_ack.requests import Verified as AckVerified

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, CommitGroup, SnapshotParts, new_waiter
 from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
 from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, stored_snapshot
-from pulsar_txn.ledger.names import check_name
+from pulsar_txn.ledger.limits import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
 from pulsar_txn.wire.ids import Position
 

@@ -25,8 +25,8 @@ from typing import Final
 from pulsar_txn.ledger.cursor_changes import encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.journal.frame import CURSOR, CURSOR_PIECE, LOG, LOG_VALUE, NUMBER, encode_record
+from pulsar_txn.ledger.limits import CURSOR_BYTES, LOG_BYTES, Tally
 from pulsar_txn.ledger.protocols import Buffer, LogDamaged, ReadFailed, Snapshot, Versioned
-from pulsar_txn.ledger.tally import CURSOR_BYTES, LOG_BYTES, Tally
 
 _SECTION: Final = struct.Struct("<QqIIQ")
 _RUN_BYTES: Final = 12

@@ -22,9 +22,8 @@ from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, s
 from pulsar_txn.ledger.journal.segments import Holds, RunReader, SegmentFiles
 from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, location
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, DEFAULT_MAX_STATE_BYTES, Pressure, Tally, check_name
 from pulsar_txn.ledger.metadata import MetadataTree
-from pulsar_txn.ledger.names import check_name
-from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
     Cut,
     LedgerError,
@@ -37,7 +36,6 @@ from pulsar_txn.ledger.protocols import (
     StoreInUse,
     Versioned,
 )
-from pulsar_txn.ledger.tally import DEFAULT_MAX_STATE_BYTES, Tally
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.handles import CommitGroup
 from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints
 from pulsar_txn.ledger.journal.files import SYNC, Files, Syncer, describe
 from pulsar_txn.ledger.journal.frame import (
