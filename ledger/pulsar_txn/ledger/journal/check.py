@@ -171,21 +171,21 @@ class LogLoss:
 
 def plan_frame(files: Files, folder: str, number: int, offset: int) -> Repair:
     """Set aside the damaged frame at `offset` of a segment. Raises CannotSalvage, LogDamaged (FORMAT), OSError."""
-    with _Look(files, folder) as look:
-        segment = look.segment(number)
-        content = read_content(look.opened, segment)
-        scan = scan_segment(content, look.uuid, number)
+    with _ClosedJournal(files, folder) as journal:
+        segment = journal.segment(number)
+        content = read_content(journal.opened, segment)
+        scan = scan_segment(content, journal.uuid, number)
         places = [damage.offset for damage in scan.damage if damage.kind == "frame"]
         if offset not in places:
             there = ", ".join(f"{number}:{place}" for place in places) or "none in this segment"
             raise CannotSalvage(f"no damaged frame is at {number}:{offset}; damaged frames: {there}")
         before = [frame for frame in scan.frames if frame.offset < offset]
-        behind = _behind(content, scan, look.uuid, number, offset)
+        behind = _behind(content, scan, journal.uuid, number, offset)
         if not before:
             text = f"the frame at {number}:0 begins the segment: without it nobody knows where the state begins"
             raise CannotSalvage(f"{text}; only a backup helps (pulsar-txn restore)")
         if behind is not None:
-            pieces = _fillers(look.uuid, number, before[-1], behind, offset)
+            pieces = _fillers(journal.uuid, number, before[-1], behind, offset)
             end, frames = behind[0], len(pieces)
             what = f"{frames} commit group{'s' if frames > 1 else ''}, {end - offset} bytes: entries, acknowledgements,"
         else:
@@ -194,15 +194,15 @@ def plan_frame(files: Files, folder: str, number: int, offset: int) -> Repair:
             end = holes[-1][1]
             what = "what was confirmed last, if it was in the part that cannot be read: entries, acknowledgements,"
         lost = (what, _LOST_WITH_FRAMES)
-        return Repair(segment.path, pieces, (offset, end), lost, look.after(segment.path, pieces))
+        return Repair(segment.path, pieces, (offset, end), lost, journal.after(segment.path, pieces))
 
 
 def plan_index(files: Files, folder: str, number: int) -> Repair:
     """Write the index of a full segment again. Raises CannotSalvage, LogDamaged (FORMAT), OSError."""
-    with _Look(files, folder) as look:
-        segment = look.segment(number)
-        content = read_content(look.opened, segment)
-        index, scan = scan_runs(look.opened, segment, look.uuid)
+    with _ClosedJournal(files, folder) as journal:
+        segment = journal.segment(number)
+        content = read_content(journal.opened, segment)
+        index, scan = scan_runs(journal.opened, segment, journal.uuid)
         if any(damage.unknown for damage in scan.damage) or not scan.frames:
             raise CannotSalvage(f"segment {number} has frames that are not known: set those aside first (--frame)")
         last = scan.frames[-1]
@@ -210,18 +210,18 @@ def plan_index(files: Files, folder: str, number: int) -> Repair:
         if last.header.flags & SEAL:
             at = last.offset
         else:
-            if number >= look.newest:
+            if number >= journal.newest:
                 raise CannotSalvage(f"segment {number} is the newest one, which has no index")
             at = scan.end
-            buffers, size = encode_frame(look.uuid, number, last.header.sequence + 1, SEAL, [], index.encode())
+            buffers, size = encode_frame(journal.uuid, number, last.header.sequence + 1, SEAL, [], index.encode())
             if at + aligned(size) > segment.size - TRAILER.size:
                 raise CannotSalvage(f"there is no room for the index of segment {number}; nothing is lost without it")
             pieces.append((at, b"".join(buffers)))
-        pieces.append((segment.size - TRAILER.size, encode_trailer(look.uuid, number, at)))
+        pieces.append((segment.size - TRAILER.size, encode_trailer(journal.uuid, number, at)))
         # A sector between the two that cannot be read would keep the index from being read.
         pieces[:0] = [(start, bytes(end - start)) for start, end in content.holes if start >= at]
         lost = ("nothing: the index is made from the frames of the segment.",)
-        return Repair(segment.path, tuple(pieces), None, lost, look.after(segment.path, tuple(pieces)))
+        return Repair(segment.path, tuple(pieces), None, lost, journal.after(segment.path, tuple(pieces)))
 
 
 def carry_out(files: Files, folder: str, repair: Repair) -> None:
@@ -266,7 +266,7 @@ async def reset_log(store: JournalStore, name: str) -> None:
     await log.close()
 
 
-class _Look:
+class _ClosedJournal:
     """A journal that nobody uses, read only."""
 
     def __init__(self, files: Files, folder: str) -> None:
@@ -279,7 +279,7 @@ class _Look:
         self.uuid = form.uuid
         self.opened = self._opened(files)
 
-    def __enter__(self) -> _Look:
+    def __enter__(self) -> _ClosedJournal:
         return self
 
     def __exit__(self, *exc: object) -> None:

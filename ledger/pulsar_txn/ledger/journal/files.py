@@ -251,7 +251,7 @@ class Files(Protocol):
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the file's end."""
 
-    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, offset: int) -> bytes | None:
         """As `read`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -341,7 +341,7 @@ class RealFiles:
             parts.append(part)
         return b"".join(parts)
 
-    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, offset: int) -> bytes | None:
         """Read what the page cache has; a file system that cannot say that is read as usual."""
         if not self._no_wait:
             return self.read(fd, size, offset)

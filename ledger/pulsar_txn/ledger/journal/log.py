@@ -136,7 +136,7 @@ class JournalLog(BaseLog):
         What is not in memory is fetched while the loop does other things. Where that takes long the loop waits after all.
         """
         reader, state = self.store.reader, self.state
-        pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+        pieces = reader.cached_entries(state, entry, upto, max_entries, max_bytes)
         for _ in range(_FETCH_LOOKS):
             if pieces is not None:
                 return pieces
@@ -144,7 +144,7 @@ class JournalLog(BaseLog):
             self.check_open()
             if entry < self.first_entry:
                 return []
-            pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+            pieces = reader.cached_entries(state, entry, upto, max_entries, max_bytes)
         return reader.entries(state, entry, upto, max_entries, max_bytes) if pieces is None else pieces
 
     def read_cached(self, position: Position) -> bytes | None:

@@ -59,8 +59,8 @@ UNKNOWN_SIZE: Final = -1
 """Of a segment file that cannot be opened."""
 
 
-class NotAtHand(Exception):  # noqa: N818 - named by what happened
-    """Error: what is to be read is not in memory. It is being fetched; ask again soon."""
+class NotCached(Exception):  # noqa: N818 - named by what happened
+    """Error: bytes are not in the page cache. They are being fetched; ask again soon."""
 
 
 class Segment:
@@ -78,15 +78,15 @@ class Segment:
 class OpenSegments:
     """The segments that hold something, of which only those read lately are open.
 
-    `busy_from`: segments from this number on belong to the writer and stay open. While `at_hand_only` is set, a read that would
-    have to wait for the disk raises NotAtHand.
+    `busy_from`: segments from this number on belong to the writer and stay open. While `cached_only` is set, a read that would
+    have to wait for the disk raises NotCached.
     """
 
     def __init__(self, files: Files, *, read_only: bool = False) -> None:
         self.files = files
         self.segments: dict[int, Segment] = {}
         self.busy_from = 0
-        self.at_hand_only = False
+        self.cached_only = False
         self.on_close: Callable[[int], None] = lambda _: None
         self._open = files.open_to_read if read_only else files.open
         self._read_lately: dict[int, Segment] = {}
@@ -123,9 +123,9 @@ class OpenSegments:
 
     def _read(self, segment: Segment, size: int, offset: int) -> bytes:
         fd = self.fd(segment)
-        data = (self.files.read_at_hand if self.at_hand_only else self.files.read)(fd, size, offset)
+        data = (self.files.read_cached if self.cached_only else self.files.read)(fd, size, offset)
         if data is None:
-            raise NotAtHand
+            raise NotCached
         if len(data) < size and offset + len(data) < self.files.size(fd):
             raise OSError(errno.EIO, f"only {len(data)} of {size} bytes were read", segment.path)
         return data
@@ -604,15 +604,15 @@ class RunReader:
             data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
 
-    def entries_at_hand(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes] | None:
+    def cached_entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes] | None:
         """As `entries`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
-        self._opened.at_hand_only = True
+        self._opened.cached_only = True
         try:
             return self.entries(log, entry, upto, max_entries, max_bytes)
-        except NotAtHand:
+        except NotCached:
             return None
         finally:
-            self._opened.at_hand_only = False
+            self._opened.cached_only = False
 
     def forget(self, number: int) -> None:
         """The segment is gone."""
