@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pulsar_txn.ledger.journal import JournalStore
-from pulsar_txn.ledger.journal.files import RealFiles
-from pulsar_txn.ledger.journal.syncer import Syncer, ThreadSyncer
+from pulsar_txn.ledger.journal.files import RealFiles, Syncer, ThreadSyncer
 from pulsar_txn.wire.ids import Position
 
 CLIENTS, LOGS, RECORD_BYTES = 64, 96, 200

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.txn.hosts import MachineHost
-from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.machine import SLICE_BYTES, Reply, Step, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import DiskFull, LedgerError
+from pulsar_txn.ledger.snapshots import Envelope
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Position
 

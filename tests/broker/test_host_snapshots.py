@@ -12,7 +12,7 @@ import pytest
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.txn.hosts import MachineHost
-from pulsar_txn.ledger import snapshot_taking as module
+from pulsar_txn.ledger import snapshots as module
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import NOTHING, Reply, Step
 from pulsar_txn.ledger.memory import MemoryStore

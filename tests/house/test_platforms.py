@@ -82,8 +82,8 @@ import asyncio
 from pathlib import Path
 from pulsar_txn.broker import Standalone
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.ledger.journal import syncer
-syncer._HELPER = Path(sys.argv[2])
+from pulsar_txn.ledger.journal import files
+files._HELPER = Path(sys.argv[2])
 
 async def main():
     for start in range(2):

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from hand_skin import HandSkin, HandTime
 
-from pulsar_txn.ledger import snapshot_taking
+from pulsar_txn.ledger import snapshots
 from pulsar_txn.ledger.by_hand import HandLog, hosted
 from pulsar_txn.ledger.hosting import Host
 from pulsar_txn.ledger.machine import Effect, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
@@ -296,7 +296,7 @@ def test_nothing_of_a_snapshot_is_made_before_everything_that_it_covers_is_durab
 def test_snapshots_that_are_asked_for_while_one_is_under_way_become_one_of_a_later_moment(
     world: _World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_taking, "_TURN_BYTES", 1)
+    monkeypatch.setattr(snapshots, "_TURN_BYTES", 1)
     stored: list[str] = []
     for _ in range(3):
         world.ask(b"a", "log")

@@ -12,9 +12,8 @@ from journal_world import SEGMENT_BYTES, Workload, check_against, seen, settled,
 from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore
-from pulsar_txn.ledger.journal.backup import BackupRefused, back_up, cut_of_closed, read_backup, verify
-from pulsar_txn.ledger.journal.holds import MAX_HOLDS, TooManyHolds
-from pulsar_txn.ledger.journal.restore import restore
+from pulsar_txn.ledger.journal.backup import BackupRefused, back_up, cut_of_closed, read_backup, restore, verify
+from pulsar_txn.ledger.journal.segments import MAX_HOLDS, TooManyHolds
 from pulsar_txn.ledger.protocols import LogDamaged, StoreInUse
 
 NOW = 1_700_000_000

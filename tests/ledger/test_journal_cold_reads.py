@@ -132,7 +132,7 @@ async def test_real_files_say_what_is_not_in_memory_and_fetch_it(tmp_path):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         for offset, size in [(0, 4096), (5000, 300_000), ((1 << 20) - 100, 100), ((1 << 20) - 100, 16_384), (1 << 20, 10)]:
             for _ in range(5_000):
-                data = files.read_at_hand(fd, size, offset)
+                data = files.read_cached(fd, size, offset)
                 if data is not None:
                     break
                 await asyncio.sleep(0.001)

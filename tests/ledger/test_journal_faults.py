@@ -12,8 +12,9 @@ from insides import syncer_of
 from journal_world import Workload, check_against, seen, settled, simulated_store
 from simulated_files import SimulatedFiles
 
-from pulsar_txn.ledger.journal import JournalStore, segments, syncer
+from pulsar_txn.ledger.journal import JournalStore, segments
 from pulsar_txn.ledger.journal.checkpoint import Checkpoint
+from pulsar_txn.ledger.journal.files import HelperSyncer
 from pulsar_txn.ledger.journal.writer import JournalGroup
 from pulsar_txn.ledger.protocols import DiskFull, LogClosed, NameRefused, Snapshot, StateTooLarge, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries
@@ -243,7 +244,7 @@ async def test_without_a_helper_process_a_thread_syncs_and_the_choice_is_logged(
     def refuse(_):
         raise PermissionError(errno.EPERM, "no new processes")
 
-    monkeypatch.setattr(syncer.HelperSyncer, "_start", staticmethod(refuse))
+    monkeypatch.setattr(HelperSyncer, "_start", staticmethod(refuse))
     caplog.set_level("WARNING", logger="pulsar_txn")  # whatever a program that ran here before has set
     store = JournalStore(tmp_path, segment_bytes=1 << 20)
     await store.start()
@@ -353,7 +354,7 @@ async def test_a_group_or_a_checkpoint_that_cannot_be_encoded_fails_the_store_fo
     def cannot(*_):
         raise struct.error("ushort format requires 0 <= number <= 65535")
 
-    monkeypatch.setattr(*((JournalGroup, "encoded_records") if part == "group" else (Checkpoint, "take")), cannot)
+    monkeypatch.setattr(*((JournalGroup, "sealed_records") if part == "group" else (Checkpoint, "take")), cannot)
     with pytest.raises(StorageFailed, match="cannot be encoded: error: ushort"):
         while True:
             log.append(b"%d" % len(confirmed) + bytes(1500))

@@ -8,7 +8,7 @@ from journal_world import settled, simulated_store
 from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
-from pulsar_txn.ledger.journal.mark import marked_segment
+from pulsar_txn.ledger.journal.folder import marked_segment
 from pulsar_txn.ledger.protocols import LogDamaged, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries
 

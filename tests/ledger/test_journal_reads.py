@@ -33,7 +33,7 @@ async def test_a_long_run_read_in_small_steps_is_read_once(tmp_path, monkeypatch
 
 
 async def test_kept_tables_are_bounded_and_go_with_their_segment(monkeypatch):
-    monkeypatch.setattr("pulsar_txn.ledger.journal.reader._KEPT_ENTRIES", 1_000)
+    monkeypatch.setattr("pulsar_txn.ledger.journal.segments._KEPT_ENTRIES", 1_000)
     async with simulated_store(SimulatedFiles(), cache_bytes=0) as store:
         logs = [await store.open(f"log {number}") for number in range(5)]
         for log in logs:

@@ -10,8 +10,8 @@ from journal_world import Workload, settled, simulated_store
 from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
+from pulsar_txn.ledger.journal.check import CannotSalvage, carry_out, plan_frame, plan_index, plan_reset, reset_log
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, MAGIC, SEAL, TRAILER
-from pulsar_txn.ledger.journal.salvage import CannotSalvage, carry_out, plan_frame, plan_index, plan_reset, reset_log
 from pulsar_txn.ledger.protocols import LogDamaged, Snapshot
 
 NAMES = ["log-0", "log-1", "log-2"]

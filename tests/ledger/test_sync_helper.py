@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_txn.ledger.journal import sync_helper
-from pulsar_txn.ledger.journal.syncer import SYNC, HelperSyncer, ThreadSyncer
+from pulsar_txn.ledger.journal.files import SYNC, HelperSyncer, ThreadSyncer
 
 
 @pytest.mark.parametrize("commands", [b"", b"s", b"sdz"])

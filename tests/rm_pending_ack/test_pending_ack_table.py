@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_txn.ledger.machine import Reply, Step, VerifyRegistered
-from pulsar_txn.ledger.table import Act
+from pulsar_txn.ledger.machine import Act, Reply, Step, VerifyRegistered
 from pulsar_txn.rm_pending_ack import (
     TRANSITIONS,
     CursorStored,

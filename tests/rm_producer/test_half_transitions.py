@@ -3,8 +3,7 @@
 import pytest
 from machine_states import restored, state_of
 
-from pulsar_txn.ledger.machine import AwaitOutcome, CopyEntries, Outcome, PublishMaxRead, Reply, Step, VerifyRegistered
-from pulsar_txn.ledger.table import Act
+from pulsar_txn.ledger.machine import Act, AwaitOutcome, CopyEntries, Outcome, PublishMaxRead, Reply, Step, VerifyRegistered
 from pulsar_txn.rm_producer import TopicRecord
 from pulsar_txn.rm_producer.half import HalfTopicTransactionBuffer, records
 from pulsar_txn.rm_producer.half.transitions import TRANSITIONS, Event, TxnState

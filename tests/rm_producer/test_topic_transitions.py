@@ -3,8 +3,7 @@
 import pytest
 from machine_states import restored, state_of
 
-from pulsar_txn.ledger.machine import PublishMaxRead, Reply, Step, VerifyRegistered
-from pulsar_txn.ledger.table import Act
+from pulsar_txn.ledger.machine import Act, PublishMaxRead, Reply, Step, VerifyRegistered
 from pulsar_txn.rm_producer import TopicRecord, TopicTransactionBuffer
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, Verified
 from pulsar_txn.rm_producer.transitions import TRANSITIONS, Event, TxnState

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from pulsar_txn.ledger.journal.syncer import ZERO_FILL, Done, Syncer
+from pulsar_txn.ledger.journal.files import ZERO_FILL, Done, Syncer
 from pulsar_txn.ledger.protocols import Buffer
 
 SECTOR_BYTES: Final = 512
@@ -251,7 +251,7 @@ class SimulatedFiles:
             size = min(size, self.short_read_bytes)
         return self.opened(fd)[1].read(size, offset)
 
-    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+    def read_cached(self, fd: int, size: int, offset: int) -> bytes | None:
         """The content now, unless this is a miss."""
         if self.misses:
             self.misses -= 1

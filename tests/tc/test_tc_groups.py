@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tc_host import TcHost
 
-from pulsar_txn.ledger.machine import AwaitOutcome, Reply, TellParticipant
-from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, WRITE, Cell
+from pulsar_txn.ledger.machine import ANSWER, JOIN, REFUSE, WRITE, AwaitOutcome, Cell, Reply, TellParticipant
 from pulsar_txn.tc import TRANSITIONS, EndTxn, FencingCoordinator, TransactionCoordinator
 from pulsar_txn.tc.table import END_EVENT
 from pulsar_txn.wire.errors import Refusal, ServerError

@@ -9,8 +9,7 @@ from insides import lanes_of, move_lane, state_of
 from lane_host import TOPIC, LaneHost
 from tc_host import LEDGER, TcHost
 
-from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.ledger.table import Act
+from pulsar_txn.ledger.machine import Act, TellParticipant
 from pulsar_txn.tc import (
     LANE_TRANSITIONS,
     BeginLife,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tc_host import LEDGER, TcHost
 
-from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Outcome, Reply, TellParticipant
-from pulsar_txn.ledger.table import Act
+from pulsar_txn.ledger.machine import NOTHING, Act, AwaitOutcome, Outcome, Reply, TellParticipant
 from pulsar_txn.tc import (
     TRANSITIONS,
     AddParticipants,

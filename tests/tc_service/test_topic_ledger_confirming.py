@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from pulsar_txn.client.inside import AsyncioRuntime
-from pulsar_txn.ledger.pressure import Pressure
+from pulsar_txn.ledger.limits import Pressure
 from pulsar_txn.ledger.protocols import EntryTooLarge, LeaseLost, LogDamaged, LogListener
 from pulsar_txn.ledger.testing import Recorder
 from pulsar_txn.tc_service.topic_ledger.candidate import Claimed

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from pulsar_txn.ledger.hosting import Answer, Host, Registration, Skin, Time
+from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Reply, Step, Token
+from pulsar_txn.ledger.protocols import Buffer, DiskFull, LedgerError, LogListener, Snapshot
+from pulsar_txn.ledger.snapshots import Recovery
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnId
-
-from .hosting import Answer, Host, Registration, Skin, Time
-from .machine import AwaitOutcome, Effect, Machine, Reply, Step, Token
-from .protocols import Buffer, DiskFull, LedgerError, LogListener, Snapshot
-from .recovery import Recovery
 
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.tally import Tally
+from pulsar_txn.ledger.limits import Tally
 
 _I64: Final = struct.Struct("<q")
 _U32: Final = struct.Struct("<I")

@@ -22,7 +22,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
-from pulsar_txn.ledger.tally import Tally
+from pulsar_txn.ledger.limits import Tally
 
 END: Final = 2**63 - 1
 """After all entries."""

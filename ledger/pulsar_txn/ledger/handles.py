@@ -1,7 +1,8 @@
-"""Handles of logs and cursors, as far as providers with one ledger id per log have them in common.
+"""Commit groups, and handles of logs and cursors, as far as providers with one ledger id per log have them in common.
 
-A store gives its handles two things: `store.open_group` (the group that calls join now) and `store.wake()` (commit
-soon). Providers add how entries are kept, read and trimmed.
+A commit group is everything called since the last one, made durable together and confirmed in one go. A store gives its
+handles two things: `store.open_group` (the group that calls join now) and `store.wake()` (commit soon). Providers add how
+entries are kept, read and trimmed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 
 from pulsar_txn.ledger.cursor_changes import Changes, encode_properties
 from pulsar_txn.ledger.cursor_state import CursorState
-from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.limits import Tally
 from pulsar_txn.ledger.protocols import (
     Buffer,
     EntryTooLarge,
@@ -25,10 +26,62 @@ from pulsar_txn.ledger.protocols import (
     NameRefused,
     Snapshot,
 )
-from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger(__name__)
+
+
+class CommitGroup:
+    """Members of a commit group: logs and cursors it touched, and what waits for it.
+
+    `seal` freezes what the group confirms (a log's last entry, a cursor's ticket and encoded changes) at the moment
+    when no more can join; `confirm` and `fail` are called once, on the loop.
+    """
+
+    __slots__ = ("bytes", "cursors", "logs", "marks", "tickets", "waiters")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.logs: dict[BaseLog, None] = {}
+        self.cursors: dict[BaseCursor, None] = {}
+        self.waiters: list[asyncio.Future[None]] = []
+        self.marks: list[tuple[BaseLog, int]] = []
+        self.tickets: list[tuple[BaseCursor, int, bytes]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.logs or self.cursors or self.waiters)
+
+    def seal(self) -> None:
+        """Nothing joins any more: remember what is to be confirmed."""
+        for cursor in self.cursors:
+            self.logs[cursor.log] = None
+            self.tickets.append((cursor, cursor.ticket, cursor.take_changes()))
+        self.marks = [(log, log.next_entry - 1) for log in self.logs]
+
+    def confirm(self) -> None:
+        """All of it is durable: raise what readers may see, then tell listeners, then those who wait."""
+        for cursor, ticket, _ in self.tickets:
+            cursor.confirmed_ticket = ticket
+        for log, entry in self.marks:
+            log.confirmed_entry = entry
+        for log, entry in self.marks:
+            listener = log.listener
+            if listener is not None and log.closed is None:
+                try:
+                    listener.log_confirmed((log.ledger_id, entry))
+                except Exception:  # its mistakes are its own and must not stop other logs
+                    logger.exception("the listener of log %r failed", log.name)
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: LedgerError) -> None:
+        """Fail it, for it will never be durable. Logs are told by their store, which closes all of them."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # a waiter that was cancelled meanwhile will not fetch it: no warning for that
+
 
 _BEHIND_ALL = 2**63 - 1
 

@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LeasedLog, LedgerError, LogListener, SnapshotWriter
+from pulsar_txn.ledger.snapshots import SnapshotTaker
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
-
-from .machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
-from .protocols import DiskFull, EntryTooLarge, LeasedLog, LedgerError, LogListener, SnapshotWriter
-from .snapshot_taking import SnapshotTaker
 
 _logger = logging.getLogger(__name__)
 
@@ -185,7 +184,7 @@ _Waiting: TypeAlias = tuple[Place, Position, tuple[Effect, ...], Sequence[Positi
 
 
 class Host(Generic[RequestT, RecordT]):
-    """One machine with its open logs. `ledger.recovery` comes first, then `start`, then requests.
+    """One machine with its open logs. `snapshots.Recovery` comes first, then `start`, then requests.
 
     `registration` and `verified` are for machines that want VerifyRegistered: whom to ask, and what makes the request that
     carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.

@@ -12,11 +12,9 @@ from typing import Any, Self
 
 from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, SnapshotParts, new_waiter
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, Pressure, Tally, check_name
 from pulsar_txn.ledger.metadata import MetadataTree
-from pulsar_txn.ledger.names import check_name
-from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
     Buffer,
     DiskFull,
@@ -30,7 +28,6 @@ from pulsar_txn.ledger.protocols import (
     StorageFailed,
     Versioned,
 )
-from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 DEFAULT_MAX_ENTRY_BYTES = (5 << 20) + (256 << 10)

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
 from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
-from pulsar_txn.ledger.names import check_name
+from pulsar_txn.ledger.limits import COUNTER_BYTES, VALUE_BYTES, Tally, check_name
 from pulsar_txn.ledger.protocols import EntryTooLarge, VersionConflict, Versioned
-from pulsar_txn.ledger.tally import COUNTER_BYTES, VALUE_BYTES, Tally
 
 ChangeWriter: TypeAlias = Callable[[str, Versioned | None], Awaitable[None]]
 """Writes one changed key (None: deleted) and returns an awaitable of its durability; raises when the store cannot."""

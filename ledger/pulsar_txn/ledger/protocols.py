@@ -1,4 +1,4 @@
-"""Doors of the ledger room: logs, cursors, snapshots, the metadata store, back-pressure.
+"""Protocols of the ledger room: logs, cursors, snapshots, the metadata store, back-pressure, and copies of a running store.
 
 The order rule that all else rests on: **appends, cursor changes, snapshots and trims of one log become durable in the
 order in which they were called.** In the journal that holds across all logs of the store as well; do not rely on it
@@ -468,3 +468,36 @@ class SharedLogStore(LogStore, Protocol):
 
     def leader_of(self, name: str) -> str | None:
         """Return what the leader of a log advertised, as far as this process has read; None when nobody is known."""
+
+
+@attrs.frozen
+class Cut:
+    """End of a copy of a journal: after byte `offset` of a segment; a `full` one is copied whole, with its index.
+
+    Everything before it is durable, and nothing of it is ever written again while it is held. `uuid` is the store's, in hex.
+    """
+
+    uuid: str
+    segment: int
+    offset: int
+    full: bool
+
+
+class Leases(Protocol):
+    """Holds by name."""
+
+    def renew(self, name: str, lease_seconds: float) -> bool:
+        """A new lease; False when the hold is over: what was copied may not be whole."""
+
+    def end(self, name: str) -> bool:
+        """The copy was made; False when the hold was over before."""
+
+
+@runtime_checkable
+class Holdable(Protocol):
+    """A store whose segments can be held for a copy."""
+
+    holds: Leases
+
+    async def hold(self, lease_seconds: float) -> tuple[str, Cut]:
+        """Keep the segments; the name of the hold, and where the copy ends. Raises StorageFailed, LogClosed."""

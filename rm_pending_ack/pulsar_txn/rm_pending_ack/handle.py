@@ -6,8 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, assert_never
 
-from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
-from pulsar_txn.ledger.table import ANSWER, ASK
+from pulsar_txn.ledger.machine import (
+    ANSWER,
+    ASK,
+    NOTHING,
+    Effect,
+    MoveCursor,
+    Redeliver,
+    Reply,
+    Step,
+    VerifyRegistered,
+    WriteSnapshot,
+)
 from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
 from pulsar_txn.rm_pending_ack.conflicts import (
     check_cumulative,

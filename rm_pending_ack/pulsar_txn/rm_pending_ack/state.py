@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pulsar_txn.ledger.table import FOLD
+from pulsar_txn.ledger.machine import FOLD
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union
 from pulsar_txn.rm_pending_ack.held import KEY_BYTES, Coordinator, Held, Items, Lowest, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, content_of

@@ -46,8 +46,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from pulsar_txn.ledger.table import ANSWER, ASK, FOLD, REFUSE, SKIP, WRITE, Act, Table
-from pulsar_txn.ledger.table import Cell as CellOf
+from pulsar_txn.ledger.machine import ANSWER, ASK, FOLD, REFUSE, SKIP, WRITE, Act, Table
+from pulsar_txn.ledger.machine import Cell as CellOf
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.machine import ASK, NOTHING, SKIP, WRITE, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SweptHeap
-from pulsar_txn.ledger.table import ASK, SKIP, WRITE
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction, TxnId
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from pulsar_txn.ledger.machine import WRITE
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
-from pulsar_txn.ledger.table import WRITE
 from pulsar_txn.tc._extra_state import ExtraState
 from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, Transaction
 from pulsar_txn.tc.check_times import DEFAULT_RULES, CheckRules

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from pulsar_txn.ledger.machine import NOTHING, AskProducer, Effect, Reply, Step, TellGroup
-from pulsar_txn.ledger.table import WRITE
+from pulsar_txn.ledger.machine import NOTHING, WRITE, AskProducer, Effect, Reply, Step, TellGroup
 from pulsar_txn.tc import records
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import Transaction

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
-from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
-from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
+from pulsar_txn.ledger.machine import (
+    ANSWER,
+    JOIN,
+    NOTHING,
+    REFUSE,
+    SKIP,
+    WRITE,
+    AwaitOutcome,
+    Effect,
+    Outcome,
+    Reply,
+    Step,
+    TellParticipant,
+)
 from pulsar_txn.tc import lives, records, snapshots
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, TRANSACTION_BYTES, Transaction

@@ -40,7 +40,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from pulsar_txn.ledger.table import SKIP, WRITE, Cell, Table
+from pulsar_txn.ledger.machine import SKIP, WRITE, Cell, Table
 
 
 class Lane(enum.IntEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from pulsar_txn.ledger.machine import WRITE
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.ledger.table import WRITE
 from pulsar_txn.tc.fencing import Name
 from pulsar_txn.tc.ids import LaneIds, lane_of, most_of_lane
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts

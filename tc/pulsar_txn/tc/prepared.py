@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_txn.ledger.machine import Reply, Step
-from pulsar_txn.ledger.table import ANSWER
+from pulsar_txn.ledger.machine import ANSWER, Reply, Step
 from pulsar_txn.tc import records
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import Transaction

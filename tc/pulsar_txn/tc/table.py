@@ -52,8 +52,8 @@ import enum
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE, Table
-from pulsar_txn.ledger.table import Cell as CellOf
+from pulsar_txn.ledger.machine import ANSWER, JOIN, REFUSE, SKIP, WRITE, Table
+from pulsar_txn.ledger.machine import Cell as CellOf
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnStatus
 

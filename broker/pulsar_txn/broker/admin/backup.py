@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 from aiohttp import web
 
-from pulsar_txn.ledger.backups import Holdable
+from pulsar_txn.ledger.protocols import Holdable
 
 from .answers import Routes, done, failed
 from .common import BROKER

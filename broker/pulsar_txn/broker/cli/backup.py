@@ -12,8 +12,7 @@ from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.backup import Backup, back_up, cut_of_closed
 from pulsar_txn.ledger.journal.files import RealFiles
-from pulsar_txn.ledger.journal.holds import Cut
-from pulsar_txn.ledger.protocols import StoreInUse
+from pulsar_txn.ledger.protocols import Cut, StoreInUse
 
 from .admin_requests import Admin
 from .exits import REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from pulsar_txn.ledger.journal.backup import read_backup
+from pulsar_txn.ledger.journal.backup import journal_names, read_backup, restore
 from pulsar_txn.ledger.journal.files import RealFiles
-from pulsar_txn.ledger.journal.restore import journal_names, restore
 
 from .exits import STORE_REFUSED, USAGE, Ending
 

@@ -9,8 +9,8 @@ import click
 
 from pulsar_txn.ledger.journal import Finding, JournalStore, check
 from pulsar_txn.ledger.journal import folder as folders
+from pulsar_txn.ledger.journal.check import Repair, carry_out, plan_frame, plan_index, plan_reset, reset_log
 from pulsar_txn.ledger.journal.files import RealFiles
-from pulsar_txn.ledger.journal.salvage import Repair, carry_out, plan_frame, plan_index, plan_reset, reset_log
 
 from .exits import STORAGE_FAILED, STORE_REFUSED, USAGE, Ending
 

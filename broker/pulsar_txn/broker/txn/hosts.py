@@ -22,7 +22,7 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer, Host, Place, Receipt, Registration, Skin
 from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogClosed
-from pulsar_txn.ledger.recovery import Recovery
+from pulsar_txn.ledger.snapshots import Recovery
 from pulsar_txn.rm_producer.requests import PLAIN, Copied, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.rm_producer.requests import Request as BufferRequest
 from pulsar_txn.rm_producer.requests import Verified as BufferVerified

@@ -1,22 +1,38 @@
-"""The data folder: who may use it, and what it says of itself before anything of it is read."""
+"""The data folder: who may use it, what it says of itself before any frame is read, and what may be wrong with it.
+
+    LOCK               held by the process that uses the folder
+    FORMAT             version and uuid of the store; `started` once a first checkpoint is durable
+    begun-0000000042   the mark: the name of this file says which segment was begun last
+
+A segment's first frame is confirmed to nobody before the mark names that segment, so a segment that the mark names and
+that has no valid frame is damage: it was lost, or replaced by an older copy. Without the mark, the segment before it
+would look like the end of a healthy journal. Segments after the mark hold nothing that was confirmed. The mark changes by
+one rename, and the sync of the folder that makes the next segment's name durable covers it. No commit waits for another
+sync.
+
+A `Finding` is one thing that is wrong with a folder. Recovery and `check` return findings, and a repair begins with one.
+"""
 
 from __future__ import annotations
 
 import errno
-from typing import Final
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pulsar_txn.ledger.journal.files import Files, is_network
-from pulsar_txn.ledger.journal.findings import RESTORE_FOLDER, Finding
-from pulsar_txn.ledger.journal.whole_files import replace_file
+from pulsar_txn.ledger.journal.files import Files, is_network, replace_file
 from pulsar_txn.ledger.protocols import (
+    RESTORE_LOG,
     LogDamaged,
+    ReadFailed,
     StoreInUse,
     StoreReadOnly,
     StoreTooNew,
     StoreUnsupported,
 )
+from pulsar_txn.wire.ids import Position
 
 FORMAT_VERSION: Final = 2
 """2: snapshots in parts, checkpoints in slices, a mark. 1 is read as well; the file says 2 before anything else is written."""
@@ -113,3 +129,99 @@ def _parse(folder: str, text: str) -> Format:
     if lines[0] != _TITLE or not readable or len(uuid) != 16 or "end" not in lines:
         raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "it does not say what it should", RESTORE_FOLDER)
     return Format(uuid, fields.get("state") == "started", int(version))
+
+
+MARK_NAME: Final = re.compile(r"begun-(\d{10})")
+_TEXT: Final = b"The name of this file says which segment was begun last. Copy it together with the segments.\n"
+
+
+def marked_segment(names: Iterable[str]) -> int | None:
+    """The segment that the folder's mark names; None when there is no mark."""
+    return max((int(match[1]) for name in names if (match := MARK_NAME.fullmatch(name))), default=None)
+
+
+def move_mark(files: Files, folder: str, old: int | None, new: int) -> None:
+    """Name another segment; durable once the folder is synced."""
+    path = f"{folder}/begun-{new:010d}"
+    if old is not None:
+        files.rename(f"{folder}/begun-{old:010d}", path)
+        return
+    fd = files.open(path, create=True)
+    try:
+        files.write(fd, [_TEXT], 0)  # for people; the journal reads the name only
+    finally:
+        files.close(fd)
+
+
+FindingKind: TypeAlias = Literal[
+    "folder",
+    "mark",
+    "segment",
+    "checkpoint",
+    "frame",
+    "data",
+    "records",
+    "order",
+    "index",
+    "unused",
+    "log",
+    "snapshot",
+    "entry",
+]
+"""What the finding is about:
+
+    folder      the folder, or the file FORMAT: nothing below it was looked at
+    mark        the file that says which segment was begun last is missing
+    segment     a segment that is needed is missing, or nothing of it can be read
+    checkpoint  no frame to begin with: the state is not known
+    frame       a frame whose directory is unreadable: which logs it held is not known
+    data        a frame whose directory is whole and whose entries are not all so; they have findings of their own
+    records     a whole frame whose records make no sense
+    order       frames that do not follow each other
+    index       the index or the trailer of a full segment; its frames were read instead, so nothing is lost
+    unused      a part of the newest segment where nothing was written; nothing is lost
+    log         entries of a log are missing
+    snapshot    the snapshot of a log
+    entry       one entry
+"""
+
+RESTORE_FOLDER: Final = (
+    "restore the whole folder from a copy; `pulsar-txn salvage` and the page Backup and salvage say what else helps"
+)
+
+
+@attrs.frozen
+class Finding:
+    """One thing that is wrong: the log (None: not of one log), the position, a sentence; the place where it is.
+
+    `unreadable`: the bytes could not be read, which may pass; otherwise they were read and are wrong. `fatal`: the store
+    does not start because of it. `segment` and `offset` (bytes from the segment's start) are None where that says nothing.
+    """
+
+    log: str | None
+    position: Position | None
+    detail: str
+    kind: FindingKind = "folder"
+    segment: int | None = None
+    offset: int | None = None
+    unreadable: bool = False
+    fatal: bool = False
+    entries: int = 1
+    """Of kind "entry": how many in a row, from `position` on."""
+
+    def error(self) -> LogDamaged | ReadFailed:
+        """The error of a store that does not start."""
+        name = self.log or "(the whole journal)"
+        if self.unreadable:
+            return ReadFailed(name, self.position, self.detail)
+        return LogDamaged(name, self.position, self.detail, RESTORE_FOLDER if self.fatal else RESTORE_LOG)
+
+
+def of_error(error: LogDamaged | ReadFailed, kind: FindingKind, *, fatal: bool = False) -> Finding:
+    """Return what an error says that was raised, or kept, for one log or file."""
+    return Finding(error.log, error.position, str(error), kind, unreadable=isinstance(error, ReadFailed), fatal=fatal)
+
+
+def first_fatal(findings: Sequence[Finding]) -> Finding | None:
+    """Return why the store does not start, None when it does."""
+    return next((finding for finding in findings if finding.fatal), None)

@@ -1,9 +1,9 @@
-"""Frames: the form of a commit group in a segment. Pure.
+"""Frames: the form of a commit group in a segment, with its entries and its records. Pure.
 
     header     magic, store uuid, segment number, sequence, flags, length, directory length, runs, two checksums (64 bytes)
     directory  per run: ledger, first entry, count, kind, where its tables and its data are, how long it is
                per run its tables: lengths and CRCs of its entries
-               the records (cursors, metadata, …; see `records`)
+               the records: everything that is not an entry
     data       the entries, run after run
 
 Frames begin at multiples of 4096 bytes: no page and no physical sector that holds confirmed bytes is ever written again,
@@ -12,6 +12,28 @@ the whole frame, so that damaged data can be told from an unknown frame.
 
 An entry's CRC starts from a value made of its ledger, kind and entry id instead of 0. That is the CRC of (place, data)
 with the place's prefix folded into the start value: bytes that are right but in a wrong place do not fit.
+
+A record is kind u8 · number u64 · key length u16 · value length u32 · key · value. The last value wins; a checkpoint holds
+all of them, in slices.
+
+| kind         | number          | key  | value                                                 |
+|--------------|-----------------|------|-------------------------------------------------------|
+| LOG          | ledger id       | name | epoch, first entry, next entry, newest serial, and of |
+|              |                 |      | the snapshot: first serial (0: none), parts, covers   |
+| LOG_GONE     | ledger id       |      |                                                       |
+| CURSOR       | cursor id       | name | ledger id, base of the cursor state                   |
+| OLD_CURSOR   | cursor id       | name | the same of format 1                                  |
+| CURSOR_PIECE | cursor id       |      | the next piece of a cursor too large for one slice    |
+| CHANGE       | cursor id       |      | changes since the last group                          |
+| CURSOR_GONE  | cursor id       |      |                                                       |
+| META         | version         | path | data                                                  |
+| META_GONE    |                 | path |                                                       |
+| COUNTER      | next value      | path |                                                       |
+| SEGMENT_LIVE | segment number  |      | (checkpoints only) the segment is needed              |
+| SEGMENT_GONE | segment number  |      | nothing in the segment is needed any more             |
+| IDS          | next ledger id  |      | next cursor id                                        |
+| REPLAY_FROM  | segment number  |      | the newest complete checkpoint begins there           |
+| SEGMENT_SIZE | bytes           |      | (first frames only) how long the segment's file is    |
 """
 
 from __future__ import annotations
@@ -84,19 +106,6 @@ class FrameHeader(NamedTuple):
     frame_crc: int
 
 
-class Frame:
-    """An encoded frame: `head` (header and directory), `data` buffers after it, and where its runs' headers are."""
-
-    __slots__ = ("data", "flags", "head", "run_offsets", "size")
-
-    def __init__(self, head: bytes, data: list[Buffer], size: int, flags: int, run_offsets: list[int]) -> None:
-        self.head = head
-        self.data = data
-        self.size = size
-        self.flags = flags
-        self.run_offsets = run_offsets
-
-
 def aligned(size: int) -> int:
     """`size` rounded up to where the next frame begins."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -110,41 +119,38 @@ def frame_size(runs: list[Run], records_bytes: int) -> int:
     return size
 
 
-def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes) -> Frame:
-    """Encode a frame; entries are not copied when there are many bytes of them."""
-    entries = 0
-    for run in runs:
-        entries += run.count
-    directory_length = len(records) + RUN.size * len(runs) + 8 * entries
+def encode_frame(
+    uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes
+) -> tuple[list[Buffer], int]:
+    """Encode a frame; return its buffers and their size in bytes. Entries of a large frame are not copied.
+
+    The headers of the runs follow the header of the frame, in the order of `runs`.
+    """
     headers: list[bytes] = []
     tables: list[bytes] = []
     data: list[Buffer] = []
-    offset = HEADER.size
-    run_offsets = list(range(offset, offset + RUN.size * len(runs), RUN.size))
-    table_offset, data_offset = offset + RUN.size * len(runs), offset + directory_length
+    # Places in a run's header count from where that header is.
+    table_at = RUN.size * len(runs)
+    data_at = table_at + len(records)
     for run in runs:
-        count = run.count
-        headers.append(
-            RUN.pack(run.ledger_id, run.first, count, run.kind, table_offset - offset, data_offset - offset, run.bytes)
-        )
+        data_at += 8 * run.count
+    directory_length = data_at
+    for run in runs:
+        headers.append(RUN.pack(run.ledger_id, run.first, run.count, run.kind, table_at, data_at, run.bytes))
         tables += (array("I", run.lengths).tobytes(), array("I", run.crcs).tobytes())
         data += run.data
-        offset += RUN.size
-        table_offset += 8 * count
-        data_offset += run.bytes
-    parts = [*headers, *tables, records]
-    directory = b"".join(parts)
-    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), 0, 0)
-    directory_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
-    frame_crc = directory_crc
-    if data_offset <= SMALL_FRAME_BYTES:
+        table_at += 8 * run.count - RUN.size
+        data_at += run.bytes - RUN.size
+    directory = b"".join((*headers, *tables, records))
+    size = HEADER.size + data_at + RUN.size * len(runs)
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, size, directory_length, len(runs), 0, 0)
+    directory_crc = frame_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
+    if size <= SMALL_FRAME_BYTES:
         data = [b"".join(data)]
     for piece in data:
         frame_crc = crc32c(piece, frame_crc)
-    header = HEADER.pack(
-        MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), directory_crc, frame_crc
-    )
-    return Frame(header + directory, data, data_offset, flags, run_offsets)
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, size, directory_length, len(runs), directory_crc, frame_crc)
+    return [header + directory, *data], size
 
 
 def encode_filler(uuid: bytes, segment: int, sequence: int, size: int) -> bytes:
@@ -241,3 +247,32 @@ def decode_trailer(data: bytes, uuid: bytes, segment: int) -> int | None:
         if magic != _FIRST_TRAILER_MAGIC:
             return None
     return int(offset) if (found_segment, found_uuid) == (segment, uuid) else None
+
+
+LOG, LOG_GONE, OLD_CURSOR, CHANGE, CURSOR_GONE, CURSOR, CURSOR_PIECE = 1, 2, 3, 4, 5, 12, 13
+META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS, REPLAY_FROM, SEGMENT_SIZE = 6, 7, 8, 9, 10, 11, 14, 15
+
+_RECORD: Final = struct.Struct("<BQHI")
+LOG_VALUE: Final = struct.Struct("<QqqQ")
+"""Before what is said of the snapshot. In format 1 it is all: the newest serial is that of a snapshot of one part."""
+NUMBER: Final = struct.Struct("<Q")
+
+
+def encode_record(kind: int, number: int = 0, key: bytes = b"", value: bytes = b"") -> bytes:
+    """One record."""
+    return _RECORD.pack(kind, number, len(key), len(value)) + key + value
+
+
+def decode_records(data: Buffer) -> Iterator[tuple[int, int, str, bytes]]:
+    """(kind, number, key, value) of each record; ValueError when the bytes are invalid."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        if at + _RECORD.size > len(view):
+            raise ValueError("records are cut short")
+        kind, number, key_length, value_length = _RECORD.unpack_from(view, at)
+        at += _RECORD.size
+        key = str(view[at : at + key_length], "utf-8")
+        at += key_length + value_length
+        if at > len(view):
+            raise ValueError("records are cut short")
+        yield kind, number, key, bytes(view[at - value_length : at])

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
-from pulsar_txn.ledger.journal.records import encode_record
-from pulsar_txn.ledger.journal.snapshots import StoredSnapshot, stored_snapshot
-from pulsar_txn.ledger.journal.state import LogState
-from pulsar_txn.ledger.names import check_name
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
+from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, stored_snapshot
+from pulsar_txn.ledger.limits import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
 from pulsar_txn.wire.ids import Position
 
@@ -140,7 +136,7 @@ class JournalLog(BaseLog):
         What is not in memory is fetched while the loop does other things. Where that takes long the loop waits after all.
         """
         reader, state = self.store.reader, self.state
-        pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+        pieces = reader.cached_entries(state, entry, upto, max_entries, max_bytes)
         for _ in range(_FETCH_LOOKS):
             if pieces is not None:
                 return pieces
@@ -148,7 +144,7 @@ class JournalLog(BaseLog):
             self.check_open()
             if entry < self.first_entry:
                 return []
-            pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+            pieces = reader.cached_entries(state, entry, upto, max_entries, max_bytes)
         return reader.entries(state, entry, upto, max_entries, max_bytes) if pieces is None else pieces
 
     def read_cached(self, position: Position) -> bytes | None:
@@ -209,7 +205,7 @@ class JournalLog(BaseLog):
         cursor = self.cursors.pop(name, None)
         if cursor is not None:
             self.store.state.remove_cursor(cursor.cursor_id)
-            record = encode_record(records.CURSOR_GONE, cursor.cursor_id)
+            record = encode_record(CURSOR_GONE, cursor.cursor_id)
             self.store.join(len(record)).records.append(record)
             self.change()
         await self.wait_durable()

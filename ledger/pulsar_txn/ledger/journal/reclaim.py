@@ -12,14 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
-from pulsar_txn.ledger.journal.index import SegmentIndex, SegmentUse, location
-from pulsar_txn.ledger.journal.reader import RunReader
-from pulsar_txn.ledger.journal.records import encode_record
-from pulsar_txn.ledger.journal.segments import SegmentFiles
-from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
-from pulsar_txn.ledger.journal.state import JournalState, LogState
+from pulsar_txn.ledger.journal.frame import COPY, SEGMENT_GONE, SNAPSHOT, Run, encode_record
+from pulsar_txn.ledger.journal.segments import RunReader, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, SegmentUse, StoredSnapshot, location
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
 from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed
 
@@ -119,7 +114,7 @@ class Reclaimer:
 
     def _drop(self, number: int) -> None:
         self._state.usage.drop(number)
-        record = encode_record(records.SEGMENT_GONE, number)
+        record = encode_record(SEGMENT_GONE, number)
         group = self._join(len(record))
         group.records.append(record)
         self._reader.forget(number)

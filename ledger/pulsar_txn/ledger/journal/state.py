@@ -1,19 +1,353 @@
-"""State that a journal's records add up to: logs, cursors, metadata. The same in recovery and in service.
+"""State of a journal: logs, cursors, metadata, the places of entries, and the use of each segment. Pure, and in memory.
 
-`replay` takes the frames of recovery one by one; in service the handles change the same objects, and `checkpoint`
-writes all of it from time to time.
+The records of all frames add up to it. Recovery applies them one by one (`Replay`); in service the handles of logs change
+the same objects, and a checkpoint writes all of it from time to time.
+
+Three numbers locate a run of a log: its first entry, its segment, its offset there. Runs come by the hundred thousand, so
+they are kept in arrays and handled a section at a time: a section is what one segment holds of one log in a row. Only logs
+whose sections overlap (copies beside their originals) are taken apart. Per segment, `Usage` counts the bytes that are
+still needed; a segment that needs none is recycled.
+
+A snapshot is stored in parts. A part is a run of kind SNAPSHOT with a serial of its own; serials grow over the life of a
+log. The log's record names the first serial and the number of parts of the newest finished snapshot, so an unfinished one
+is only runs without a name: after a crash they are not found, and their room is used again.
 """
 
 from __future__ import annotations
 
+import struct
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
 from pulsar_txn.ledger.cursor_changes import encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.index import LogIndex, Usage
-from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
-from pulsar_txn.ledger.journal.snapshots import NO_SNAPSHOT, StoredSnapshot
-from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed, Versioned
-from pulsar_txn.ledger.tally import CURSOR_BYTES, LOG_BYTES, Tally
+from pulsar_txn.ledger.journal.frame import CURSOR, CURSOR_PIECE, LOG, LOG_VALUE, NUMBER, encode_record
+from pulsar_txn.ledger.limits import CURSOR_BYTES, LOG_BYTES, Tally
+from pulsar_txn.ledger.protocols import Buffer, LogDamaged, ReadFailed, Snapshot, Versioned
+
+_SECTION: Final = struct.Struct("<QqIIQ")
+_RUN_BYTES: Final = 12
+_RUN_OVERHEAD: Final = 60
+_ENTRY_OVERHEAD: Final = 8
+"""What a frame and the segment's index say of each run, and of each entry."""
+
+
+def location(segment: int, offset: int) -> int:
+    """A place in the journal as one number."""
+    return segment << 32 | offset
+
+
+def split_location(place: int) -> tuple[int, int]:
+    """(segment number, offset) of a location."""
+    return place >> 32, place & 0xFFFFFFFF
+
+
+class Section:
+    """Runs of one log in one segment, in a row: their first entries and offsets, the entry after them, their bytes."""
+
+    __slots__ = ("bytes", "end", "firsts", "kind", "ledger_id", "offsets")
+
+    def __init__(self, ledger_id: int, kind: int) -> None:
+        self.ledger_id = ledger_id
+        self.kind = kind
+        self.firsts = array("q")
+        self.offsets = array("I")
+        self.end = 0
+        self.bytes = 0
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(first entry, entry after, offset) of each run."""
+        ends = self.firsts[1:]
+        ends.append(self.end)
+        return zip(self.firsts, ends, self.offsets, strict=True)
+
+
+class SegmentIndex:
+    """All runs of a segment, by section; encoded into the segment's SEAL frame."""
+
+    __slots__ = ("_last", "run_count", "sections")
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self.run_count = 0
+        self._last: dict[tuple[int, int], Section] = {}
+
+    def add(self, ledger_id: int, first: int, entries: int, kind: int, offset: int, size: int) -> None:
+        """A run after all others of the segment."""
+        section = self._last.get((ledger_id, kind))
+        if section is None or section.end != first:
+            section = self._last[ledger_id, kind] = Section(ledger_id, kind)
+            self.sections.append(section)
+        section.firsts.append(first)
+        section.offsets.append(offset)
+        section.end = first + entries
+        section.bytes += size
+        self.run_count += 1
+
+    def encoded_size(self, more_runs: int) -> int:
+        """Return how long `encode` will be at most after so many more runs."""
+        return (len(self.sections) + more_runs) * _SECTION.size + (self.run_count + more_runs) * _RUN_BYTES
+
+    def encode(self) -> bytes:
+        """Section by section."""
+        parts: list[bytes] = []
+        for section in self.sections:
+            parts.append(_SECTION.pack(section.ledger_id, section.end, section.kind, len(section.firsts), section.bytes))
+            parts += (section.firsts.tobytes(), section.offsets.tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> SegmentIndex:
+        """The inverse of `encode`."""
+        index, view, at = cls(), memoryview(data), 0
+        while at < len(view):
+            ledger_id, end, kind, count, size = _SECTION.unpack_from(view, at)
+            at += _SECTION.size
+            section = Section(ledger_id, kind)
+            section.firsts.frombytes(view[at : at + 8 * count])
+            section.offsets.frombytes(view[at + 8 * count : at + _RUN_BYTES * count])
+            section.end, section.bytes = end, size
+            at += _RUN_BYTES * count
+            index.sections.append(section)
+            index.run_count += count
+        return index
+
+
+class LogIndex:
+    """First entry, segment and offset of each run of a log, ascending."""
+
+    __slots__ = ("_firsts", "_offsets", "_segments")
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self._segments = array("I")
+        self._offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def add(self, first: int, segment: int, offset: int) -> None:
+        """A run after all others."""
+        self._firsts.append(first)
+        self._segments.append(segment)
+        self._offsets.append(offset)
+
+    def extend(self, segment: int, section: Section) -> None:
+        """A section after all others."""
+        self._firsts.extend(section.firsts)
+        self._segments.extend(array("I", (segment,)) * len(section.firsts))
+        self._offsets.extend(section.offsets)
+
+    def find(self, entry: int) -> tuple[int, int]:
+        """(first entry, location) of the run that should hold `entry`. LookupError when it is before the first run."""
+        at = bisect_right(self._firsts, entry) - 1
+        if at < 0:
+            raise LookupError(entry)
+        return self._firsts[at], location(self._segments[at], self._offsets[at])
+
+    def move(self, first: int, old: int, new: int) -> bool:
+        """The run that begins with `first` was copied from `old` to `new`; False when it is not there any more."""
+        if not self.holds(first, old):
+            return False
+        at = bisect_right(self._firsts, first) - 1
+        self._segments[at], self._offsets[at] = split_location(new)
+        return True
+
+    def holds(self, first: int, place: int) -> bool:
+        """True if the run that begins with `first` is read from `place`."""
+        at = bisect_right(self._firsts, first) - 1
+        return at >= 0 and (self._firsts[at], self._segments[at], self._offsets[at]) == (first, *split_location(place))
+
+    def trim(self, first_entry: int) -> None:
+        """Forget runs that end before `first_entry`; in large steps, as each step moves the rest."""
+        gone = bisect_right(self._firsts, first_entry) - 1
+        if gone > 0 and 4 * gone >= len(self._firsts):
+            del self._firsts[:gone], self._segments[:gone], self._offsets[:gone]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        del self._firsts[:], self._segments[:], self._offsets[:]
+
+
+class SegmentUse:
+    """Contents of a segment, and for whom; `bytes` is what all of it takes, with what is written beside each entry and run.
+
+    `logs`: per log the entry after its last one, entries, their bytes, and what they take. `snapshots`: per log how many
+    parts of snapshots, and what they take.
+    """
+
+    __slots__ = ("bytes", "logs", "number", "pinned", "sealed", "snapshots")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sealed = False
+        self.pinned = False
+        self.bytes = 0
+        self.logs: dict[int, tuple[int, int, int, int]] = {}
+        self.snapshots: dict[int, tuple[int, int]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Nothing in the segment is needed."""
+        return not self.logs and not self.snapshots and not self.pinned
+
+
+class Usage:
+    """Use of segments: which are needed, by whom. Whole runs and whole segments count, entries do not."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, SegmentUse] = {}
+        self.replay_from = -1
+        """Segments from this one on are needed by recovery, whatever they hold."""
+        self._of_log: dict[int, deque[int]] = {}
+
+    def segment(self, number: int) -> SegmentUse:
+        """The segment's use; a new one if it was not known."""
+        use = self.segments.get(number)
+        if use is None:
+            use = self.segments[number] = SegmentUse(number)
+        return use
+
+    def add_part(self, place: int, ledger_id: int, size: int) -> None:
+        """A part of a snapshot of the log, one that is needed, is at `place`."""
+        use, taken = self.segment(place >> 32), size + _RUN_OVERHEAD
+        parts, known = use.snapshots.get(ledger_id, (0, 0))
+        use.snapshots[ledger_id] = (parts + 1, known + taken)
+        use.bytes += taken
+
+    def remove_part(self, place: int, ledger_id: int, size: int) -> None:
+        """The part at `place` is not needed there any more."""
+        use = self.segments.get(place >> 32)
+        if use is not None:
+            taken = size + _RUN_OVERHEAD
+            parts, known = use.snapshots.pop(ledger_id)
+            if parts > 1:
+                use.snapshots[ledger_id] = (parts - 1, known - taken)
+            use.bytes -= taken
+
+    def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int, runs: int = 1) -> None:
+        """Some entries of a log, the last of them before `end`, lie in the segment."""
+        use = self.segments.get(number)
+        if use is None:
+            use = self.segment(number)
+        taken = size + _ENTRY_OVERHEAD * entries + _RUN_OVERHEAD * runs
+        known = use.logs.get(ledger_id)
+        if known is None:
+            use.logs[ledger_id] = (end, entries, size, taken)
+            self._of_log.setdefault(ledger_id, deque()).append(number)
+        else:
+            use.logs[ledger_id] = (max(known[0], end), known[1] + entries, known[2] + size, known[3] + taken)
+        use.bytes += taken
+
+    def log_bytes(self, ledger_id: int, entries: int) -> int:
+        """Bytes of the log's last `entries` entries, as the average of the segments they lie in says."""
+        total = count = 0
+        for number in self._of_log.get(ledger_id, ()):
+            use = self.segments.get(number)
+            if use is not None and ledger_id in use.logs:
+                _, more_entries, more, _ = use.logs[ledger_id]
+                count, total = count + more_entries, total + more
+        return total if entries >= count else total * entries // count
+
+    def trim(self, ledger_id: int, first_entry: int) -> None:
+        """Entries before `first_entry` are not needed any more."""
+        numbers = self._of_log.get(ledger_id, deque())
+        for _ in range(len(numbers)):
+            number = numbers.popleft()
+            use = self.segments.get(number)
+            known = None if use is None else use.logs.get(ledger_id)
+            if use is None or known is None:
+                continue
+            if known[0] > first_entry:
+                numbers.append(number)
+                continue
+            use.bytes -= known[3]
+            del use.logs[ledger_id]
+
+    def forget_log(self, ledger_id: int) -> None:
+        """The log was deleted."""
+        self.trim(ledger_id, 2**63)
+        self._of_log.pop(ledger_id, None)
+
+    def remove_log_from(self, number: int, ledger_id: int) -> None:
+        """All of the log's needed runs were copied out of the segment."""
+        known = self.segments[number].logs.pop(ledger_id, None)
+        if known is not None:
+            self.segments[number].bytes -= known[3]
+
+    def drop(self, number: int) -> None:
+        """The segment is gone."""
+        self.segments.pop(number, None)
+
+
+_COVERS: Final = struct.Struct("<q")
+_COVERS_INSIDE: Final = -(1 << 63)
+SNAPSHOT_VALUE: Final = struct.Struct("<QIq")
+
+
+class StoredSnapshot:
+    """A snapshot of a log: its parts' serials, and where each of them is (-1: not durable, or not found).
+
+    `covers` None: of format 1, where the one part begins with it. It goes from unfinished over finished (the log's record
+    names it) to durable, when the one before is not needed any more.
+    """
+
+    __slots__ = ("count", "covers", "durable", "finished", "first", "places", "sizes")
+
+    def __init__(self, first: int, count: int, covers: int | None, *, durable: bool = False) -> None:
+        self.first = first
+        self.count = count
+        self.covers = covers
+        self.finished = self.durable = durable
+        self.places = [-1] * count
+        self.sizes = [0] * count
+
+    def has(self, serial: int) -> bool:
+        """True if the part of this serial belongs to it."""
+        return self.first <= serial < self.first + self.count
+
+    def place(self, serial: int) -> int:
+        """The place of the part, -1 when it is not known."""
+        return self.places[serial - self.first]
+
+    def put(self, usage: Usage, ledger_id: int, serial: int, place: int, size: int) -> None:
+        """The part is at `place` from now on."""
+        at = serial - self.first
+        if self.places[at] >= 0:
+            usage.remove_part(self.places[at], ledger_id, self.sizes[at])
+        self.places[at], self.sizes[at] = place, size
+        usage.add_part(place, ledger_id, size)
+
+    def free(self, usage: Usage, ledger_id: int) -> None:
+        """None of its parts is needed any more."""
+        for place, size in zip(self.places, self.sizes, strict=True):
+            if place >= 0:
+                usage.remove_part(place, ledger_id, size)
+        self.places, self.sizes, self.count = [], [], 0
+
+    def value(self) -> bytes:
+        """Return what the log's record says of it."""
+        return SNAPSHOT_VALUE.pack(self.first, self.count, _COVERS_INSIDE if self.covers is None else self.covers)
+
+    @classmethod
+    def decode(cls, data: bytes) -> StoredSnapshot | None:
+        """The inverse of `value`, its parts not found yet; None: there was no snapshot."""
+        first, count, covers = SNAPSHOT_VALUE.unpack(data)
+        return cls(first, count, None if covers == _COVERS_INSIDE else covers, durable=True) if first else None
+
+
+NO_SNAPSHOT: Final = SNAPSHOT_VALUE.pack(0, 0, 0)
+
+
+def stored_snapshot(ledger_id: int, stored: StoredSnapshot, parts: list[bytes]) -> Snapshot:
+    """Return what is given out of a stored snapshot and its parts."""
+    if stored.covers is None:
+        covers = int(_COVERS.unpack_from(parts[0])[0])
+        return Snapshot((ledger_id, covers), (parts[0][_COVERS.size :],))
+    return Snapshot((ledger_id, stored.covers), tuple(parts))
 
 
 class StoredCursor:
@@ -32,12 +366,12 @@ class StoredCursor:
         """The record of the state, or of its beginning, and the entry up to which that is everything."""
         base, upto = encode_base(self.state, max_bytes)
         value = NUMBER.pack(self.log.ledger_id) + base
-        return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value), upto
+        return encode_record(CURSOR, self.cursor_id, self.name.encode(), value), upto
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """The record of what is after `after`, and the entry up to which that is everything."""
         piece, upto = self.state.piece(after, max_bytes)
-        return encode_record(records.CURSOR_PIECE, self.cursor_id, b"", piece), upto
+        return encode_record(CURSOR_PIECE, self.cursor_id, b"", piece), upto
 
 
 class LogState:
@@ -74,7 +408,7 @@ class LogState:
         newest = next((stored for stored in reversed(self.snapshots) if stored.finished), None)
         value = LOG_VALUE.pack(self.epoch, self.first_entry, self.next_entry, self.next_serial - 1)
         value += NO_SNAPSHOT if newest is None else newest.value()
-        return encode_record(records.LOG, self.ledger_id, self.name.encode(), value)
+        return encode_record(LOG, self.ledger_id, self.name.encode(), value)
 
     def durable_snapshot(self) -> StoredSnapshot | None:
         """The newest durable snapshot: those after it in `snapshots` are not finished, or not confirmed."""

@@ -13,25 +13,19 @@ from typing import Final, Self
 
 from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, new_waiter
 from pulsar_txn.ledger.journal import folder as folders
-from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.files import Files, RealFiles
-from pulsar_txn.ledger.journal.findings import Finding, first_fatal
-from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
-from pulsar_txn.ledger.journal.holds import Cut, Holds
-from pulsar_txn.ledger.journal.index import SegmentIndex, location
+from pulsar_txn.ledger.journal.files import Files, RealFiles, Syncer
+from pulsar_txn.ledger.journal.folder import Finding, first_fatal
+from pulsar_txn.ledger.journal.frame import COPY, COUNTER, LOG_GONE, META, META_GONE, RUN, SNAPSHOT, Run, encode_record
 from pulsar_txn.ledger.journal.log import JournalLog
-from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
-from pulsar_txn.ledger.journal.records import encode_record
 from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, scan_runs
-from pulsar_txn.ledger.journal.segments import SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState
-from pulsar_txn.ledger.journal.syncer import Syncer
+from pulsar_txn.ledger.journal.segments import Holds, RunReader, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, location
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, DEFAULT_MAX_STATE_BYTES, Pressure, Tally, check_name
 from pulsar_txn.ledger.metadata import MetadataTree
-from pulsar_txn.ledger.names import check_name
-from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
+    Cut,
     LedgerError,
     LogClosed,
     LogExists,
@@ -42,7 +36,6 @@ from pulsar_txn.ledger.protocols import (
     StoreInUse,
     Versioned,
 )
-from pulsar_txn.ledger.tally import DEFAULT_MAX_STATE_BYTES, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +166,7 @@ class JournalStore:
             log.release()
         state = self.state.by_name.get(name)
         if state is not None:
-            record = encode_record(records.LOG_GONE, state.ledger_id)
+            record = encode_record(LOG_GONE, state.ledger_id)
             group = self.join(len(record))
             group.dirty.pop(state, None)
             group.records.append(record)
@@ -387,18 +380,19 @@ class JournalStore:
         assert self._syncer is not None  # noqa: S101 - between start and close
         return self._syncer
 
-    def _confirmed(self, group: JournalGroup, segment: int, offsets: list[int]) -> None:
-        """A group is durable: its entries can be found, its bytes are not in flight."""
+    def _confirmed(self, group: JournalGroup, segment: int, offset: int) -> None:
+        """A group is durable: its entries can be found, its bytes are not in flight. `offset` is where its runs begin."""
         usage = self.state.usage
-        for run, offset in zip(group.runs, offsets, strict=True):
+        for run in group.runs:
             if run.kind:
                 self._confirmed_special(run, segment, offset)
-                continue
-            log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
-            log.state.index.add(run.first, segment, offset)
-            usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
-            self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
-            self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+            else:
+                log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
+                log.state.index.add(run.first, segment, offset)
+                usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
+                self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
+                self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+            offset += RUN.size
         if self._cached_bytes > self._cache_bytes:
             self._shrink_cache()
         self.pressure.leave(group.bytes)
@@ -479,9 +473,9 @@ class JournalStore:
     async def _write(self, path: str, value: Versioned | None) -> None:
         self._check()
         record = (
-            encode_record(records.META_GONE, 0, path.encode())
+            encode_record(META_GONE, 0, path.encode())
             if value is None
-            else encode_record(records.META, value.version, path.encode(), value.data)
+            else encode_record(META, value.version, path.encode(), value.data)
         )
         self.writer.open_group.records.append(record)
         self.count(len(record))
@@ -489,7 +483,7 @@ class JournalStore:
 
     async def _write_counter(self, path: str, value: int) -> None:
         self._check()
-        record = encode_record(records.COUNTER, value, path.encode())
+        record = encode_record(COUNTER, value, path.encode())
         self.writer.open_group.records.append(record)
         self.count(len(record))
         await self.durable()

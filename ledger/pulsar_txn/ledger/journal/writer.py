@@ -12,30 +12,31 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints, Slice
-from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.handles import CommitGroup
+from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints
+from pulsar_txn.ledger.journal.files import SYNC, Files, Syncer, describe
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
+    CHANGE,
     CLOSE,
     HEADER,
+    RUN,
     SEAL,
+    SEGMENT_SIZE,
     SMALL_FRAME_BYTES,
     TRAILER,
-    Frame,
     Run,
     aligned,
     encode_frame,
+    encode_record,
     encode_trailer,
     frame_size,
 )
-from pulsar_txn.ledger.journal.index import SegmentIndex
-from pulsar_txn.ledger.journal.records import CHANGE, SEGMENT_SIZE, encode_record
 from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState
-from pulsar_txn.ledger.journal.syncer import SYNC, Syncer, describe
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex
 from pulsar_txn.ledger.protocols import Buffer
 
 if TYPE_CHECKING:
@@ -60,43 +61,58 @@ class JournalGroup(CommitGroup):
         self.confirmed: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.records or self.dirty) or super().__bool__()
+        return bool(self.runs or self.records or self.dirty or self.logs or self.cursors or self.waiters)
 
-    def seal(self) -> None:
-        """Also tell the state how far each log goes, for its record and for checkpoints."""
-        super().seal()
+    def sealed_records(self) -> bytes:
+        """Seal the group; all its records, in the order in which they must be applied.
+
+        The state is told how far each log goes, for the log's record and for checkpoints.
+        """
+        self.seal()
         for log, entry in self.marks:
             log.state.next_entry = entry + 1  # type: ignore[attr-defined] # logs here are JournalLogs
-
-    def encoded_records(self) -> bytes:
-        """All records of a sealed group, in the order in which they must be applied."""
         changes = [encode_record(CHANGE, cursor.cursor_id, b"", data) for cursor, _, data in self.tickets if data]
-        return b"".join([*self.records, *(log.record() for log in self.dirty), *changes])
+        return b"".join([*self.records, *[log.record() for log in self.dirty], *changes])
 
 
-class _Planned:
-    """An encoded frame with its place, the group it confirms, and the checkpoint that it completes (-1: none)."""
+class _PlannedFrame:
+    """An encoded frame with its place, the group it confirms, and the checkpoint that it completes (-1: none).
 
-    __slots__ = ("completes", "frame", "group", "offset", "segment")
+    `end` is where the next frame begins, an offset in bytes like `offset`.
+    """
 
-    def __init__(self, frame: Frame, segment: int, offset: int, group: JournalGroup | None, completes: int) -> None:
-        self.completes = completes
-        self.frame = frame
+    __slots__ = ("buffers", "completes", "end", "flags", "group", "offset", "segment", "size")
+
+    def __init__(
+        self,
+        buffers: list[Buffer],
+        size: int,
+        segment: int,
+        offset: int,
+        flags: int,
+        group: JournalGroup | None,
+        completes: int,
+    ) -> None:
+        self.buffers = buffers
+        self.size = size
         self.segment = segment
         self.offset = offset
+        self.end = offset + aligned(size)
+        self.flags = flags
         self.group = group
+        self.completes = completes
 
 
 class JournalWriter:
     """Owns the order of frames. Everything runs on the loop; the syncer only waits for the disk.
 
-    `on_confirmed(group, segment, run offsets)` is called before the group's own confirmation, `on_failure(detail)`
+    `on_confirmed(group, segment, offset of its runs)` is called before the group's own confirmation, `on_failure(detail)`
     once, when a write or a sync failed: nothing is written after that.
     """
 
     def __init__(self, files: Files, segment_files: SegmentFiles, syncer: Syncer, state: JournalState, uuid: bytes) -> None:
         self.open_group = JournalGroup()
-        self.on_confirmed: Callable[[JournalGroup, int, list[int]], None] = lambda *_: None
+        self.on_confirmed: Callable[[JournalGroup, int, int], None] = lambda *_: None
         self.on_sealed: Callable[[int], None] = lambda _: None
         self.on_checkpoint: Callable[[int], None] = lambda _: None
         self.on_failure: Callable[[str], None] = lambda _: None
@@ -109,7 +125,7 @@ class JournalWriter:
         self._slice_timer: asyncio.TimerHandle | None = None
         self._uuid = uuid
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Planned] = deque()
+        self._queue: deque[_PlannedFrame] = deque()
         self._segment: Segment | None = None
         self.awake = False
         self._busy = False
@@ -193,34 +209,43 @@ class JournalWriter:
             self._fail(f"a group cannot be encoded: {type(error).__name__}: {error}")
 
     def _place(self, flags: int, group: JournalGroup) -> None:
-        group.seal()
-        records, checkpoints, now = group.encoded_records(), self._checkpoints, self._loop.time()
-        room = self._room_beside(group, records)
+        """Give a group its place, with the slice of a checkpoint that its frame carries."""
+        records, checkpoints, now = group.sealed_records(), self._checkpoints, self._loop.time()
+        size, reserve = frame_size(group.runs, len(records)), self._seal_reserve(len(group.runs))
+        room = self._room_beside(size, reserve)
         if room >= checkpoints.slice_room or (room >= 0 and (flags or group or not checkpoints.open)):
-            self._plan_group(flags, group, records, checkpoints.next(room, now))
-            return
-        self._seal_segment()
-        live = [number for number, use in self._state.usage.segments.items() if number <= self._planned_segment]
+            carried = checkpoints.next(room, now)
+        else:
+            self._begin_segment()
+            reserve = self._seal_reserve(len(group.runs))
+            room = self._room_beside(size, reserve)
+            live = [number for number, use in self._state.usage.segments.items() if number < self._planned_segment]
+            self._state.usage.segment(self._planned_segment)
+            carried = checkpoints.first(self._planned_segment, live, room, now)
+            carried = carried._replace(head=encode_record(SEGMENT_SIZE, self._planned_size) + carried.head)
+            if carried.whole:
+                size -= len(records)
+                records = b""
+        size += len(carried.head) + len(carried.records)
+        needed = aligned(size) + reserve
+        if self._planned_offset + needed > self._planned_size:
+            raise ValueError(f"a frame needs {needed} bytes, more than a segment of {self._planned_size} has")
+        records = b"".join((carried.head, records, carried.records))
+        self._plan(flags | carried.flags, group, group.runs, records, carried.completes)
+
+    def _room_beside(self, size: int, reserve: int) -> int:
+        """Bytes that a frame of `size` may carry beside its group in the segment of the plan, negative when it does not fit."""
+        left = self._planned_size - self._planned_offset - reserve - HEAD_BYTES
+        return left // ALIGNMENT * ALIGNMENT - size
+
+    def _begin_segment(self) -> None:
+        """Queue the index of the full segment as its last frame; the plan goes on in the next one."""
+        if self._planned_size:
+            self._plan(SEAL, None, [], self._planned_index.encode())
         self._planned_segment += 1
         self._planned_offset = 0
         self._planned_size = self._segment_files.segment_bytes
         self._planned_index = SegmentIndex()
-        self._state.usage.segment(self._planned_segment)
-        first = checkpoints.first(self._planned_segment, live, self._room_beside(group, records), now)
-        size = encode_record(SEGMENT_SIZE, self._planned_size)
-        self._plan_group(flags, group, b"" if first.whole else records, first._replace(head=size + first.head))
-
-    def _room_beside(self, group: JournalGroup, records: bytes) -> int:
-        """Bytes that a group's frame may carry beside it in the segment of the plan, negative when the group does not fit."""
-        left = self._planned_size - self._planned_offset - self._seal_reserve(len(group.runs)) - HEAD_BYTES
-        return left // ALIGNMENT * ALIGNMENT - frame_size(group.runs, len(records))
-
-    def _plan_group(self, flags: int, group: JournalGroup, records: bytes, carried: Slice) -> None:
-        records = b"".join((carried.head, records, carried.records))
-        needed = aligned(frame_size(group.runs, len(records))) + self._seal_reserve(len(group.runs))
-        if self._planned_offset + needed > self._planned_size:
-            raise ValueError(f"a frame needs {needed} bytes, more than a segment of {self._planned_size} has")
-        self._plan(flags | carried.flags, group, group.runs, records, carried.completes)
 
     def close_cleanly(self) -> None:
         """Queue a frame that says: nothing follows, and nothing before it may be missing."""
@@ -238,20 +263,18 @@ class JournalWriter:
         return [group for group in groups if group is not None]
 
     def _plan(self, flags: int, group: JournalGroup | None, runs: list[Run], records: bytes, completes: int = -1) -> None:
-        frame = encode_frame(self._uuid, self._planned_segment, self._sequence, flags, runs, records)
-        offset = self._planned_offset
-        self._queue.append(_Planned(frame, self._planned_segment, offset, group, completes))
-        self._checkpoints.wrote(aligned(frame.size))
+        """Encode a frame for the next place of the plan, and queue it."""
+        segment, offset = self._planned_segment, self._planned_offset
+        buffers, size = encode_frame(self._uuid, segment, self._sequence, flags, runs, records)
+        planned = _PlannedFrame(buffers, size, segment, offset, flags, group, completes)
+        self._queue.append(planned)
+        self._checkpoints.wrote(planned.end - offset)
         self._sequence += 1
-        self._planned_offset += aligned(frame.size)
-        add = self._planned_index.add
-        for run, at in zip(runs, frame.run_offsets, strict=True):
-            add(run.ledger_id, run.first, run.count, run.kind, offset + at, run.bytes)
-
-    def _seal_segment(self) -> None:
-        """Queue the index of the full segment as its last frame."""
-        if self._planned_size:
-            self._plan(SEAL, None, [], self._planned_index.encode())
+        self._planned_offset = planned.end
+        add, at = self._planned_index.add, offset + HEADER.size
+        for run in runs:
+            add(run.ledger_id, run.first, run.count, run.kind, at, run.bytes)
+            at += RUN.size
 
     def _seal_reserve(self, more_runs: int) -> int:
         """Return what the index and the trailer will need."""
@@ -265,7 +288,7 @@ class JournalWriter:
         """Begin with the next frame, if none is under way and its segment is there."""
         if self._busy or self._stopped:
             return
-        if not self._queue and (self.open_group or self._slice_is_due()):
+        if not self._queue and (self.open_group or (self._checkpoints.open and self._slice_is_due())):
             self.seal()
         if not self._queue:  # nothing to do, or the store failed in sealing
             return
@@ -278,11 +301,14 @@ class JournalWriter:
         self._queue.popleft()
         self._busy = True
         self._current_group = planned.group
-        self._write(planned)
+        if planned.size > SMALL_FRAME_BYTES:
+            self._write_slice(planned, deque(memoryview(piece) for piece in planned.buffers), planned.offset)
+        elif self._write_all(planned.buffers, planned.offset):
+            self._sync(planned)
 
     def _slice_is_due(self) -> bool:
-        """True if the checkpoint goes on although nothing else is to be written; if later, somebody will ask again."""
-        if not self._checkpoints.open or self._segment_files.scarce:
+        """True if the open checkpoint goes on although nothing else is to be written; if later, a timer asks again."""
+        if self._segment_files.scarce:
             return False
         wait = self._checkpoints.wait(self._loop.time())
         if wait > 0 and self._slice_timer is None:
@@ -293,16 +319,7 @@ class JournalWriter:
         self._slice_timer = None
         self._advance()
 
-    def _write(self, planned: _Planned) -> None:
-        frame = planned.frame
-        if frame.size <= SMALL_FRAME_BYTES:
-            if self._write_all([frame.head, *frame.data], planned.offset):
-                self._sync(planned)
-            return
-        pieces = deque(memoryview(piece) for piece in (frame.head, *frame.data))
-        self._write_slice(planned, pieces, planned.offset)
-
-    def _write_slice(self, planned: _Planned, pieces: deque[memoryview], offset: int) -> None:
+    def _write_slice(self, planned: _PlannedFrame, pieces: deque[memoryview], offset: int) -> None:
         """A large frame leaves in slices, one a loop turn, so that nobody waits long."""
         if self._stopped:
             return
@@ -340,17 +357,17 @@ class JournalWriter:
             return False
         return True
 
-    def _sync(self, planned: _Planned) -> None:
+    def _sync(self, planned: _PlannedFrame) -> None:
         assert self._segment is not None  # noqa: S101 - set before a frame is begun
         segment = self._segment
-        if planned.frame.flags & SEAL:
+        if planned.flags & SEAL:
             trailer = encode_trailer(self._uuid, segment.number, planned.offset)
             if not self._write_all([trailer], segment.size - TRAILER.size):
                 return
         self.sync_count += 1
-        self._syncer.request(SYNC, segment.fd, lambda code: self._synced(planned, code))
+        self._syncer.request(SYNC, segment.fd, partial(self._synced, planned))
 
-    def _synced(self, planned: _Planned, code: int) -> None:
+    def _synced(self, planned: _PlannedFrame, code: int) -> None:
         if self._stopped:
             return
         if code:
@@ -360,20 +377,19 @@ class JournalWriter:
         else:  # nobody hears of a segment before the folder says that it was begun
             self._segment_files.begun(planned.segment, lambda: self._durable(planned))
 
-    def _durable(self, planned: _Planned) -> None:
+    def _durable(self, planned: _PlannedFrame) -> None:
         if self._stopped:
             return
         self._busy = False
-        full = bool(planned.frame.flags & SEAL)
-        self.durable_end = (planned.segment, planned.offset + aligned(planned.frame.size), full)
+        full = bool(planned.flags & SEAL)
+        self.durable_end = (planned.segment, planned.end, full)
         group, self._current_group = self._current_group, None
         if full:
             self.on_sealed(planned.segment)
         if planned.completes >= 0:
             self.on_checkpoint(planned.completes)
         if group is not None:
-            offsets = [planned.offset + at for at in planned.frame.run_offsets]
-            self.on_confirmed(group, planned.segment, offsets)
+            self.on_confirmed(group, planned.segment, planned.offset + HEADER.size)
             group.confirm()
             for call in group.confirmed:
                 call()

@@ -15,7 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from pulsar_txn.ledger.machine import (
+    ASK,
+    JOIN,
     NOTHING,
+    SKIP,
+    WRITE,
     AwaitOutcome,
     CopyEntries,
     Outcome,
@@ -26,7 +30,6 @@ from pulsar_txn.ledger.machine import (
     WriteSnapshot,
 )
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.ledger.table import ASK, JOIN, SKIP, WRITE
 from pulsar_txn.rm_producer.publishing import stored, unregistered
 from pulsar_txn.rm_producer.requests import (
     PLAIN,

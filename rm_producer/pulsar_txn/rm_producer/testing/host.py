@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
-from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Receipt, Skin
 from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead, Reply, Step
 from pulsar_txn.ledger.protocols import Snapshot
+from pulsar_txn.ledger.snapshots import Envelope
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
     Copied,

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
-from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Skin
 from pulsar_txn.ledger.machine import AskProducer, Effect, Step, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import Snapshot
+from pulsar_txn.ledger.snapshots import Envelope
 from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (

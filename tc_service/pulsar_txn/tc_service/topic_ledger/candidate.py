@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from pulsar_txn.client.errors import AuthorizationError, PulsarError
-from pulsar_txn.ledger.pressure import Pressure
+from pulsar_txn.ledger.limits import Pressure
 from pulsar_txn.ledger.protocols import LeaseLost, LogDamaged
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.wire.ids import Position

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
-from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, SnapshotParts, new_waiter
-from pulsar_txn.ledger.pressure import Pressure
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.limits import Pressure, Tally
 from pulsar_txn.ledger.protocols import (
     Buffer,
     Cursor,
@@ -27,7 +26,6 @@ from pulsar_txn.ledger.protocols import (
     Snapshot,
     StoreUnsupported,
 )
-from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 from .candidate import Claimed

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import AuthorizationError, PulsarError
 from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
+from pulsar_txn.ledger.limits import check_name
 from pulsar_txn.ledger.metadata import Watcher
-from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import (
     SNAPSHOT_PART_BYTES,
     EntryTooLarge,

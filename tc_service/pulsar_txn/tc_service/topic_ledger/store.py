@@ -18,8 +18,7 @@ import attrs
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime, Settings
-from pulsar_txn.ledger.names import check_name
-from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, Pressure, check_name
 from pulsar_txn.ledger.protocols import (
     LedgerError,
     Log,
