@@ -41,7 +41,7 @@ class Brokers:
         self.requests.append(subscription)
         return PendingAckFacts(topic, subscription, "Ready", self.acks, 0, 0)
 
-    async def holders(self, topic: str) -> list[TxnId]:
+    async def ongoing_transactions(self, topic: str) -> list[TxnId]:
         self.requests.append(f"entries of {topic}")
         return list(self.ongoing)
 

@@ -19,8 +19,8 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
 from pulsar_txn.tc_service.cluster.participants import encode
+from pulsar_txn.tc_service.doctor.cluster_reading import ClusterReader, Examination, Scope
 from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
-from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
@@ -40,24 +40,24 @@ class _ClusterReads:
     """Reads of the brokers of one cluster: its transactions, and what holds a topic back."""
 
     def __init__(self, admin: AdminApi, runtime: Runtime) -> None:
-        self._reading = Reading(admin)
-        self._looking = Looking(self._reading, Scope(entries=_ENTRIES), runtime.wall_ms, asyncio.sleep, _load_nothing)
+        self._reader = ClusterReader(admin)
+        self._examination = Examination(self._reader, Scope(entries=_ENTRIES), runtime.wall_ms, asyncio.sleep, _load_nothing)
 
     async def buffer(self, topic: str) -> BufferFacts:
         """The transactions of a topic."""
-        return await self._reading.buffer(topic)
+        return await self._reader.buffer(topic)
 
     async def pending_acks(self, topic: str, subscription: str) -> PendingAckFacts:
         """Those of a subscription."""
-        return await self._reading.pending_acks(topic, subscription)
+        return await self._reader.pending_acks(topic, subscription)
 
-    async def holders(self, topic: str) -> list[TxnId]:
+    async def ongoing_transactions(self, topic: str) -> list[TxnId]:
         """Return which transactions are ongoing in a topic."""
-        return await self._looking.holders(topic)
+        return await self._examination.ongoing_transactions(topic)
 
     async def status(self, txn_id: TxnId) -> Status:
         """Return what the cluster's own coordinators say."""
-        return await self._reading.status(txn_id)
+        return await self._reader.status(txn_id)
 
 
 async def _load_nothing(_number: int) -> str:
@@ -159,7 +159,7 @@ class LateWrites:
 
     async def _cure_topic(self, participant: Participant, *, was_tried: bool) -> bool:
         unknown, is_curing = [], False
-        for txn_id in await self._reads.holders(participant.topic):
+        for txn_id in await self._reads.ongoing_transactions(participant.topic):
             status = self._knows.status(txn_id)
             action = None if status is None else _ACTION.get(status)
             if action is not None:
