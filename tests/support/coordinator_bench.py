@@ -35,7 +35,7 @@ class ScriptedDriver:
         self.repeats: list[tuple[TellParticipant, float]] = []
         self.answered: list[TxnId] = []
 
-    def held_back(self) -> dict[str, int]:
+    def failing_topics(self) -> dict[str, int]:
         return self.topics_held_back
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:

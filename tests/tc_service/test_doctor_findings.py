@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, Entry
-from pulsar_txn.tc_service.cluster.attempts import Answer, Outcome
+from pulsar_txn.tc_service.cluster.attempts import Answer, AttemptResult
 from pulsar_txn.tc_service.doctor.cluster_reading import ClusterReader, Examination, Scope
 from pulsar_txn.tc_service.doctor.command import as_dict, lines, question
 from pulsar_txn.tc_service.doctor.curing import Curing, NotCured
@@ -294,12 +294,12 @@ class FakeAttempts:
         self.effects: list[Any] = []
         self.on_end: Any = lambda _effect: None
 
-    async def attempt(self, effect: Any) -> Outcome:
+    async def attempt(self, effect: Any) -> AttemptResult:
         self.effects.append(effect)
         answer = self.answers.pop(0) if self.answers else Answer.OK
         if answer is Answer.OK:
             self.on_end(effect)
-        return Outcome(answer, "as the test says")
+        return AttemptResult(answer, "as the test says")
 
 
 async def orphan() -> tuple[FakeAdmin, Finding, TxnId]:

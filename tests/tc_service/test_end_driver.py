@@ -165,7 +165,7 @@ def test_a_role_that_may_not_end_transactions_raises_an_alarm_at_once_and_is_nev
         assert cluster.told == []
         assert cluster.driver.waiting == 1
         assert cluster.driver.alarms == 4  # after 1, 2, 4 and 8 attempts
-        assert cluster.driver.held_back() == {TOPIC: 12}
+        assert cluster.driver.failing_topics() == {TOPIC: 12}
         cluster.answers.clear()  # somebody has put the role into superUserRoles
         await cluster.until_told(1)
         await cluster.close()
@@ -207,7 +207,7 @@ def test_a_topic_that_does_not_answer_gets_one_attempt_at_a_time_and_holds_no_ot
         assert silent <= 64 + 60 / 6 + 1
         cluster.tell(*(effect(least, other) for least in range(1, 1001)))
         await cluster.until_told(1000)
-        assert cluster.driver.held_back().keys() == {TOPIC}
+        assert cluster.driver.failing_topics().keys() == {TOPIC}
         del cluster.first.on["endTxnOnPartition"]
         cluster.first.on["endTxnOnPartition"] = cluster._answer(cluster.first, "endTxnOnPartition")
         await cluster.until_told(2000)
@@ -505,7 +505,7 @@ def test_an_end_after_answers_to_everything_is_repeated_where_the_topic_was_not_
 def test_what_may_have_been_troubled_is_never_spared_however_many_topics_there_are() -> None:
     repeats = Repeats(1000)
     for number in range(10_001):
-        repeats.troubled(f"t{number}", number)
+        repeats.note_failure(f"t{number}", number)
     repeats.add(effect(1, "t0"), 1000, all_answered=True)
     repeats.add(effect(2, "t0"), 1001, all_answered=True)
     assert [each.txn_id.least for each in repeats.due(3000)] == [1], "the topic that is forgotten was troubled at 0"

@@ -111,7 +111,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
     to_repeat = GaugeMetricFamily("pulsar_txn_service_ends_to_repeat", "Ends that will be told once more.", labels=at)
     text = "For how long the first of the ends waits that are not told yet."
     oldest = GaugeMetricFamily("pulsar_txn_service_oldest_end_seconds", text, labels=at)
-    held_back = GaugeMetricFamily("pulsar_txn_service_topics_held_back", "Topics whose last attempt failed.", labels=at)
+    failing_topics = GaugeMetricFamily("pulsar_txn_service_topics_held_back", "Topics whose last attempt failed.", labels=at)
     text = "Attempts to tell participants, by what they gave."
     attempts = CounterMetricFamily("pulsar_txn_service_end_attempts", text, labels=["cluster", "answer"])
     for name in service.clusters.names:
@@ -126,12 +126,12 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
             (waiting, driver.waiting),
             (to_repeat, driver.to_repeat),
             (oldest, driver.oldest_ms / 1000),
-            (held_back, len(driver.held_back())),
+            (failing_topics, len(driver.failing_topics())),
         ):
             family.add_metric([name], value)
         for answer, count in driver.answers.items():
             attempts.add_metric([name, answer.name.lower()], count)
-    yield from (told, repeated, spared, alarms, waiting, to_repeat, oldest, held_back, attempts)
+    yield from (told, repeated, spared, alarms, waiting, to_repeat, oldest, failing_topics, attempts)
 
 
 async def show_metrics(request: web.Request) -> web.StreamResponse:

@@ -129,7 +129,7 @@ async def ends(request: web.Request) -> web.Response:
                 "toRepeat": driver.to_repeat,
                 "repeated": driver.repeated,
                 "alarms": driver.alarms,
-                "heldBack": driver.held_back(),
+                "heldBack": driver.failing_topics(),
                 "answers": {answer.name: count for answer, count in driver.answers.items()},
             }
     return web.json_response(found)

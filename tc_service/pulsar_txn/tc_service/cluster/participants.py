@@ -20,7 +20,7 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import SYSTEM_NAMES, InvalidName, TopicName, check_subscription, is_transaction_internal
 
 from .admin import AdminApi, AdminRefused, AdminUnreachable, topic_path
-from .attempts import RULES, Answer, BrokerAttempts, Outcome
+from .attempts import RULES, Answer, AttemptResult, BrokerAttempts
 from .brokers import Brokers
 
 _SEPARATOR: Final = "|"
@@ -112,21 +112,21 @@ class ClusterRefused(Exception):  # noqa: N818 - named by what happened
 
 async def check_cluster(brokers: Brokers, attempts: BrokerAttempts) -> None:
     """ClusterRefused unless the cluster is reachable, has transactions on, and lets our role end them."""
-    outcome = await attempts.attempt(_PROBE)
-    if outcome.answer is Answer.OK:
-        outcome = await _transactions(brokers)
-    if outcome.answer is not Answer.OK:
-        rule = RULES[outcome.answer]
-        text = f"the cluster {brokers.name} cannot take part: {outcome.answer.value} ({outcome.detail}); {rule.remedy}"
+    result = await attempts.attempt(_PROBE)
+    if result.answer is Answer.OK:
+        result = await _transactions(brokers)
+    if result.answer is not Answer.OK:
+        rule = RULES[result.answer]
+        text = f"the cluster {brokers.name} cannot take part: {result.answer.value} ({result.detail}); {rule.remedy}"
         raise ClusterRefused(text, passes=rule.alarm_after != 1)
 
 
-async def _transactions(brokers: Brokers) -> Outcome:
+async def _transactions(brokers: Brokers) -> AttemptResult:
     try:
         on = await brokers.has_transactions()
     except PulsarError as error:
-        return Outcome(Answer.NO_CONNECTION, str(error))
-    return Outcome(Answer.OK) if on else Outcome(Answer.NOT_ALLOWED, "its brokers have transactions off")
+        return AttemptResult(Answer.NO_CONNECTION, str(error))
+    return AttemptResult(Answer.OK) if on else AttemptResult(Answer.NOT_ALLOWED, "its brokers have transactions off")
 
 
 async def check_participant(brokers: Brokers, participant: Participant, admin: AdminApi | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc_service.cluster.attempts import RULES, Answer, BrokerAttempts, Outcome, pause_ms
+from pulsar_txn.tc_service.cluster.attempts import RULES, Answer, AttemptResult, BrokerAttempts, pause_ms
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
 from .cluster_reading import ClusterReader, Examination
@@ -61,16 +61,16 @@ class Curing:
         return f"the {finding.cure.action.name.lower()} of {finding.txn_id} was repeated"
 
     async def _tell(self, effect: TellParticipant) -> None:
-        outcome = Outcome(Answer.SILENT)
+        result = AttemptResult(Answer.SILENT)
         for failures in range(1, _ATTEMPTS + 1):
-            outcome = await self._attempts.attempt(effect)
-            if outcome.answer is Answer.OK:
+            result = await self._attempts.attempt(effect)
+            if result.answer is Answer.OK:
                 return
-            if RULES[outcome.answer].alarm_after == 1:
+            if RULES[result.answer].alarm_after == 1:
                 break
-            await self._pause(pause_ms(outcome.answer, failures) / 1000)
-        remedy = RULES[outcome.answer].remedy
-        raise NotCured(f"the end was not taken: {outcome.answer.value} ({outcome.detail}); {remedy}")
+            await self._pause(pause_ms(result.answer, failures) / 1000)
+        remedy = RULES[result.answer].remedy
+        raise NotCured(f"the end was not taken: {result.answer.value} ({result.detail}); {remedy}")
 
     async def _until_gone(self, topic: str, txn_id: TxnId) -> None:
         """The broker has answered after it wrote the marker; it counts the transaction a moment longer."""

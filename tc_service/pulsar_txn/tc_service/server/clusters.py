@@ -104,7 +104,7 @@ class Driver(Protocol):
     def oldest_ms(self) -> int:
         """For how long the first of them waits."""
 
-    def held_back(self) -> dict[str, int]:
+    def failing_topics(self) -> dict[str, int]:
         """Topics whose last attempt failed, with the number of failures in a row."""
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
