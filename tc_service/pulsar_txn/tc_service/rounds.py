@@ -73,7 +73,7 @@ class _ServiceKnows:
 
     def touched_since(self, since_ms: int) -> list[Participant]:
         """Participants that were told something."""
-        touched = self._service.following.touched.items()
+        touched = self._service.timelines.touched.items()
         return [
             Participant(topic, subscription)
             for (cluster, topic, subscription), at_ms in touched
@@ -101,7 +101,7 @@ class _ServiceKnows:
 
     def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
         """Return what has ended there, of what is remembered."""
-        ends = self._service.following.ended_at(self._cluster, participant)
+        ends = self._service.timelines.ended_at(self._cluster, participant)
         return [(end.txn_id, TxnAction.COMMIT if end.is_commit else TxnAction.ABORT) for end in ends]
 
     def tell_again(self, effect: TellParticipant) -> None:

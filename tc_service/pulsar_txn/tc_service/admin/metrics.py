@@ -24,7 +24,7 @@ from pulsar_txn.broker.serving import (
     texts,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.timelines import by, outcome_word
+from pulsar_txn.tc_service.server.timelines import cause_word, outcome_word
 
 from .transactions import SERVICE
 
@@ -56,16 +56,16 @@ async def _of_service(service: CoordinatorService) -> AsyncIterator[Metric]:
 def _of_decisions(service: CoordinatorService) -> Iterator[Metric]:
     text = "Decisions since the start of this process, by outcome and by who decided."
     found = CounterMetricFamily("pulsar_txn_service_decisions", text, labels=["coordinator_id", "outcome", "by"])
-    for name, timeline in service.following.timelines():
+    for name, timeline in service.timelines.by_coordinator():
         for (status, cause), count in sorted(timeline.decisions.items()):
-            found.add_metric([name, outcome_word(status), by(cause)], count)
+            found.add_metric([name, outcome_word(status), cause_word(cause)], count)
     yield found
 
 
 def _of_appends(service: CoordinatorService) -> Iterator[Metric]:
     text = "How long records took until they were durable; a sample of them."
     found = HistogramMetricFamily("pulsar_txn_service_append_seconds", text, labels=["coordinator_id"])
-    for name, timeline in service.following.timelines():
+    for name, timeline in service.timelines.by_coordinator():
         found.add_metric([name], timeline.append_seconds.buckets(), timeline.append_seconds.total)
     yield found
 

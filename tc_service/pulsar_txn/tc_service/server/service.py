@@ -39,7 +39,7 @@ from .clusters import Clusters, count_now
 from .commands import COMMANDS, REQUESTS, Session, renew
 from .leaders import Address, Leaders
 from .lives import FirstCommits, LogLives
-from .timelines import Following
+from .timelines import ServiceTimelines
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -92,7 +92,7 @@ class CoordinatorService:
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         front = (config.front_cluster or clusters.names[0]) if config.has_front else None
         self.lives = LogLives(clusters.claims, runtime, clusters, front=front, first_of_front=config.front_first_transaction)
-        self.following = Following(
+        self.timelines = ServiceTimelines(
             clusters,
             self.turn,
             most=config.transaction_timeline_count,
@@ -101,7 +101,7 @@ class CoordinatorService:
         self.admins: Mapping[str, AdminApi] = {}
         """The admin APIs of the clusters that have one, once they are open."""
         self.first_commits = FirstCommits(lambda: self.admins, self.lives.life)
-        self.following.watch = self.first_commits.told
+        self.timelines.watch = self.first_commits.told
         self.coordinators = Coordinators(
             partial(_make_coordinator, config),
             store,
@@ -111,7 +111,7 @@ class CoordinatorService:
             ServingByLane(),
             self._before_due,
             on_change=self._changed,
-            make_host=self.lives.hosts("tc", self.following.lanes.watch),
+            make_host=self.lives.hosts("tc", self.timelines.lanes.watch),
             max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
         )
         wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
@@ -132,7 +132,7 @@ class CoordinatorService:
             self.lives,
             self._storage_failed,
             log_name=front_log_name,
-            make_host=self.lives.hosts("front", self.following.front.watch),
+            make_host=self.lives.hosts("front", self.timelines.front.watch),
         )
 
     def place(self, participant: Participant) -> tuple[str, Participant]:
