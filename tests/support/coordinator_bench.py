@@ -16,7 +16,7 @@ from pulsar_txn.tc_service.cluster.attempts import Answer
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
-from pulsar_txn.tc_service.server.lives import store_id
+from pulsar_txn.tc_service.server.incarnations import store_id
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
@@ -63,7 +63,7 @@ class ScriptedCluster:
         self._found: set[Participant] = set()
 
     @property
-    def place(self) -> Any:
+    def claims_backend(self) -> Any:
         return self.claims_place
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
@@ -130,8 +130,8 @@ class Bench:
         """Only what was confirmed survives. `names`: the clusters of the configuration from now on; all of before without."""
         self.store = self.store.crash()
         kept = {name: each.claims_place for name, each in self.clusters.items()}
-        for place in kept.values():
-            place.forget()
+        for backend in kept.values():
+            backend.forget()
         self.clusters = {name: ScriptedCluster(kept.get(name)) for name in names or self.clusters}
         await self.start()
 

@@ -24,7 +24,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
 from pulsar_txn.tc_service.doctor.cluster_reading import compare_with_coordinator
-from pulsar_txn.tc_service.server.lives import FirstCommits
+from pulsar_txn.tc_service.server.incarnations import FirstCommits
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 TOPIC = "persistent://public/default/t"

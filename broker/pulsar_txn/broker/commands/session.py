@@ -83,7 +83,7 @@ class Services(Protocol):
     ) -> None:
         """See `txn.participants.EndsTransactions`."""
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `txn_session.Coordinating`."""
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:

@@ -382,8 +382,10 @@ def _described_participants(session: TxnSession, info: Any, left: int) -> tuple[
         used += len(each.topic) + len(each.subscription or "")
         if used > left:
             return found, left  # nothing more of later transactions either
-        cluster, place = session.services.place(each)
-        found.append(pb.DescribedParticipant(topic=place.topic, subscription=place.subscription, cluster=cluster or None))
+        cluster, participant = session.services.cluster_and_participant(each)
+        found.append(
+            pb.DescribedParticipant(topic=participant.topic, subscription=participant.subscription, cluster=cluster or None)
+        )
     return found, used
 
 

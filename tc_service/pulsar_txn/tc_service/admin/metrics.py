@@ -96,7 +96,7 @@ def _of_claims(service: CoordinatorService) -> Iterator[Metric]:
         held.add_metric([name], claims.is_held)
         lost.add_metric([name], claims.losses)
     text = "Logs that another process goes on with, by clusters: a copy is in use."
-    yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.lives.lost_registers))
+    yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.incarnations.lost_registers))
     text = "First commits of lives that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
     yield counter("pulsar_txn_service_wrong_ends", text, {}, service.first_commits.wrong)
 

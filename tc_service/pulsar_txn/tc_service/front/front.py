@@ -396,7 +396,7 @@ class FrontServices:
     def __attrs_post_init__(self) -> None:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `server.commands.Services`."""
         return decode(participant)
 

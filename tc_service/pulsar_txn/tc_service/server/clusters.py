@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.protocols import LogStore, MetadataStore, StoreUnsupported, VersionConflict
-from pulsar_txn.tc_service.claims import Claims, ClaimsPlace, TopicClaims
+from pulsar_txn.tc_service.claims import Claims, ClaimsBackend, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
@@ -52,8 +52,8 @@ class Cluster(Protocol):
     """One cluster, as the server asks it."""
 
     @property
-    def place(self) -> ClaimsPlace:
-        """Return where claims are."""
+    def claims_backend(self) -> ClaimsBackend:
+        """Store of the claims in this cluster."""
 
     async def start(self) -> None:
         """Look whether it can take part. Raises ClusterRefused."""
@@ -130,7 +130,7 @@ class Clusters:
 
     def claim(self, store: str, *, is_shared: bool) -> Mapping[str, Claims]:
         """The claims of the process that has this store, in each cluster."""
-        made = {name: Claims(name, each.place, store, is_shared=is_shared) for name, each in self._clusters.items()}
+        made = {name: Claims(name, each.claims_backend, store, is_shared=is_shared) for name, each in self._clusters.items()}
         self.claims = made
         return made
 
@@ -245,7 +245,7 @@ class OneCluster:
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
-        self.place: ClaimsPlace = TopicClaims(self._brokers)
+        self.claims_backend: ClaimsBackend = TopicClaims(self._brokers)
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[tuple[str, str | None], None] = {}
 

@@ -92,7 +92,7 @@ class Services(Protocol):
     def checks(self) -> bool:
         """True if the coordinators ask check groups."""
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as its cluster knows it, and that cluster."""
 
 
@@ -106,7 +106,7 @@ class Session:
     """The state of one client.
 
     `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
-    transactional id; `taking_over`: see `TxnSession`. `incarnation`: what it calls this life of its process.
+    transactional id; `taking_over`: see `TxnSession`. `incarnation`: its name for this run of its process.
     """
 
     is_busy = False

@@ -43,7 +43,7 @@ class Address:
         of_parts = [(mark, each) for mark, each in ((_FRONT, self.front), (_WEB, self.web)) if each is not None]
         return " ".join([*urls, *(mark + url for mark, each in of_parts for url in each.advertised.split())])
 
-    def beside(self, *, front: Address, web: Address) -> Address:
+    def with_front_and_web(self, *, front: Address, web: Address) -> Address:
         """The same instance, with the URLs of its front and of its HTTP side."""
         return attrs.evolve(self, front=front if front.advertised else None, web=web if web.advertised else None)
 

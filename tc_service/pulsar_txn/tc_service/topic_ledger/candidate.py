@@ -1,8 +1,8 @@
 """An instance that wants to lead a log: it waits for its turn, claims the log, and reads it up to its CLAIM.
 
-While it waits it reads the topic. So it knows who leads, hears the leader's beats, and has little left to read when its turn
-comes. The broker lets it in when the leader's connection has gone. When the leader has written nothing for a whole lease, the
-candidate sends it away.
+While it waits it reads the topic. So it knows who leads, hears the leader's heartbeats, and has little left to read when its
+turn comes. The broker lets it in when the leader's connection has gone. When the leader has written nothing for a whole lease,
+the candidate sends it away.
 """
 
 from __future__ import annotations

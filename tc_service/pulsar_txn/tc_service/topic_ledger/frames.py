@@ -8,7 +8,7 @@ A message is a frame, with a header and the records of one turn. Nothing here do
 `sequence` counts the frames of one epoch, so that a frame that was sent twice is known. A frame with sequence 0 is the CLAIM of
 a new leader, which has not read the log yet: its other numbers mean nothing. In all others, `next entry` is the number of the
 first entry in the frame or after it, `first entry` what the log was trimmed to, and `snapshot` the newest finished snapshot.
-A frame without records is a beat.
+A frame without records is a heartbeat.
 
 Frames count only if they are of the leader: the producer and the epoch of the last CLAIM. A frame that came twice is dropped
 by its number. So what a former leader, or somebody else, wrote behind a CLAIM is not in the log.
