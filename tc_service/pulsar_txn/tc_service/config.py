@@ -157,7 +157,7 @@ class ClusterConfig:
     tls_enable_hostname_verification: bool = True
 
     def settings(self) -> Settings:
-        """Return what the client's connections need of it. InvalidConfiguration."""
+        """Settings for the connections of the client. InvalidConfiguration."""
         tls = TlsFiles(
             trust_certs_file=self.tls_trust_certs_file_path,
             certificate_file=self.tls_certificate_file_path,
@@ -175,7 +175,7 @@ class ClusterConfig:
 
 
 def _authentication(plugin: str, params: str) -> TokenAuthentication | TlsAuthentication | None:
-    """Return what `authPlugin` and `authParams` of Pulsar's client.conf mean. The parameters are never shown."""
+    """Authentication by `authPlugin` and `authParams` of Pulsar's client.conf. The parameters are never shown."""
     if not plugin:
         return None
     if plugin in _TLS:

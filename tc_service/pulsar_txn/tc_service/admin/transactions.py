@@ -64,7 +64,7 @@ def _told(service: CoordinatorService, txn_id: TxnId) -> dict[tuple[str, Partici
 def _end_at(
     service: CoordinatorService, txn_id: TxnId, cluster: str, participant: Participant, told: Told | None
 ) -> dict[str, Any]:
-    """Return whether one participant holds the outcome, and why it does not."""
+    """State of the end at one participant, with the last attempt where it is not told yet."""
     if told is not None:
         return {"state": "told", "toldAt": told.at_ms, "attempts": told.attempts}
     driver = service.clusters.driver(cluster)

@@ -56,7 +56,7 @@ _STATUS: Final = {
 }
 _RECOVERED: Final = frozenset({"Ready", "NoSnapshot", "None"})
 _RECOVERS_MS: Final = 10_000
-"""How long a recovery may take before it counts as one that does not end."""
+"""Milliseconds that a recovery may take before it counts as one that does not end."""
 _TOPICS_AT_ONCE: Final = 64
 _ENTRIES_AT_ONCE: Final = 32
 _SAMPLES: Final = 3
@@ -105,7 +105,7 @@ class ClusterReader:
         return sorted((_coordinator(int(number), stats) for number, stats in found.items()), key=lambda each: each.number)
 
     async def _partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 for one that is not partitioned, or not there."""
+        """Number of partitions of a topic; 0 for one that is not partitioned, or not there."""
         try:
             answer = await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/partitions")
         except AdminRefused as error:
@@ -122,13 +122,13 @@ class ClusterReader:
         return _coordinator(number, stats)
 
     async def known(self) -> dict[TxnId, KnownTxn]:
-        """Return what the coordinators that are ready have open, or are ending."""
+        """Transactions that the ready coordinators have open, or are ending."""
         ready = [each.number for each in await self.coordinators() if each.state == READY]
         answers = await asyncio.gather(*map(self.known_to, ready))
         return {txn_id: txn for answer in answers for txn_id, txn in (answer or {}).items()}
 
     async def known_to(self, number: int) -> dict[TxnId, KnownTxn] | None:
-        """Return what one coordinator has open, or is ending; None when it cannot say, because it is being moved.
+        """Transactions that one coordinator has open, or is ending; None when it cannot say, because it is being moved.
 
         They are asked one by one: asked together, one that is not loaded makes the answer fail for all.
         """
@@ -141,7 +141,7 @@ class ClusterReader:
         return {txn.txn_id: txn for txn in map(_known, found.values())}
 
     async def status(self, txn_id: TxnId) -> Status:
-        """Return what the coordinator of one transaction says of it now."""
+        """Status of a transaction at its coordinator now."""
         found = await self._metadata(txn_id)
         if found is not None:
             return found.status
@@ -208,7 +208,7 @@ class ClusterReader:
         return PendingAckFacts(topic, subscription, stats["state"], ongoing, unacknowledged, _recovering(stats))
 
     async def ledgers(self, topic: str) -> Ledgers:
-        """Return where the entries of a topic are."""
+        """Ledgers of a topic, with their numbers of entries."""
         return Ledgers.of(await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/internalStats"))
 
     async def entry(self, topic: str, position: Position) -> EntryFacts:
@@ -221,7 +221,7 @@ class ClusterReader:
         return _entry(position, headers)
 
     async def first_position(self, topic: str, txn_id: TxnId) -> Position | None:
-        """Return where a transaction begins that is ongoing in a topic; None for any other."""
+        """Position of the first entry of a transaction that is ongoing in a topic; None for any other."""
         path = f"{_TRANSACTIONS}/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
         stats = await self._admin.get(path)
         return position_of(stats["startPosition"]) if stats.get("startPosition") and not stats.get("aborted") else None
@@ -545,8 +545,9 @@ def _finding(
 
 
 async def compare_with_coordinator(coordinator: AdminApi, brokers: AdminApi, cluster: str | None) -> list[Finding]:
-    """Return what is wrong. `cluster`: the name that the coordinator has for this one; None where it has one alone.
+    """Findings from a coordinator's log compared with the brokers.
 
+    `cluster`: the name that the coordinator has for this one; None where it has one alone.
     Raises AdminUnreachable, AdminRefused.
     """
     held: dict[str, Any] = await coordinator.get(f"{_TRANSACTIONS}/slowTransactions/0?held=true") or {}

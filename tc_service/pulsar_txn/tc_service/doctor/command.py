@@ -34,7 +34,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def lines(finding: Finding, now_ms: int) -> list[str]:
-    """Return what is wrong, since when and what it blocks; then what to do."""
+    """Lines of a finding for people: the fault, its age and what it blocks, and the remedy."""
     head = finding.what if finding.topic is None else f"{_location(finding)}: {finding.what}"
     facts = []
     if finding.since_ms > 1:
@@ -61,7 +61,7 @@ def as_dict(finding: Finding) -> dict[str, Any]:
 
 
 def question(finding: Finding) -> str:
-    """Return what is asked before a cure."""
+    """Question to the operator before a cure."""
     what = finding.cure.value
     if finding.cure is Cure.ABORT:
         what += ", and lose its messages"
@@ -89,7 +89,7 @@ def _age(age_ms: int) -> str:
 
 @attrs.frozen(kw_only=True)
 class DoctorOptions:
-    """Orders that the command was given."""
+    """Options of the command."""
 
     cluster: str
     admin_url: str

@@ -60,7 +60,7 @@ class Upstream(asyncio.Protocol):
         self._client = client
         self.transport: asyncio.Transport | None = None
         self.reads = True
-        """Whether the broker takes what it is sent."""
+        """True while the broker reads what it is sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""

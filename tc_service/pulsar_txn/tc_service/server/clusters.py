@@ -73,7 +73,7 @@ class Cluster(Protocol):
 
     @property
     def driver(self) -> Driver:
-        """Return how its participants are told."""
+        """Driver that tells its participants the outcomes."""
 
     async def close(self) -> None:
         """Tell nobody any more."""
@@ -108,7 +108,7 @@ class Driver(Protocol):
         """Topics whose last attempt failed, with the number of failures in a row."""
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """Return why a participant does not hold its outcome yet."""
+        """The last attempt at a participant that does not hold its outcome yet."""
 
     def all_answered(self, txn_id: TxnId) -> None:
         """Nothing of a transaction can come late, says its client; its ends follow."""
@@ -126,7 +126,7 @@ class Clusters:
         self._unknown: dict[str, int] = {}
         self._closed = False
         self.claims: Mapping[str, Claims] = {}
-        """What the service has claimed in each cluster, once it has begun to."""
+        """Claims of the service in each cluster, once it has begun to claim."""
 
     def claim(self, store: str, *, is_shared: bool) -> Mapping[str, Claims]:
         """The claims of the process that has this store, in each cluster."""
@@ -304,7 +304,7 @@ class OneCluster:
 
 
 async def agree_on_count(store: LogStore, wanted: int) -> int:
-    """Return how many coordinators there are: never less than there were, because each may have transactions to end.
+    """Number of coordinators: never less than before, because each may have transactions to end.
 
     Raises StoreUnsupported for a store whose coordinators are those of a broker.
     """
@@ -329,7 +329,7 @@ async def agree_on_count(store: LogStore, wanted: int) -> int:
 
 
 async def count_now(metadata: MetadataStore) -> int:
-    """Return how many coordinators there are; another instance may have added some."""
+    """Number of coordinators now; another instance may have added some."""
     stored = await metadata.get(_COUNT)
     return 0 if stored is None else int(stored.data)
 

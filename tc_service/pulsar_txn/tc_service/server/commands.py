@@ -144,7 +144,7 @@ class Session:
         task.add_done_callback(self._tasks.discard)
 
     def writable_changed(self, *, writable: bool) -> None:
-        """Note that it takes what it is asked, or does not."""
+        """Note that the client reads what it is sent, or does not."""
         if self.member is not None:
             self.services.coordinators.check_groups.writable_changed(self.member)
 
@@ -223,7 +223,7 @@ async def _check_first(session: Session, frame: bytes, wanted: _Wanted) -> None:
 
 
 async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Participant]) -> Refusal | None:
-    """Return why one of them cannot take part, or could not be asked about; None when all can."""
+    """Refusal for a participant that cannot take part, or could not be asked about; None when all can."""
     try:
         await clusters.check(cluster, participants)
     except Refusal as refusal:
@@ -234,7 +234,7 @@ async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Pa
 
 
 def too_many(count: int) -> Refusal:
-    """Return what a request is answered that names more participants than one may."""
+    """Refusal of a request that names too many participants."""
     text = f"{count} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
     return Refusal(ServerError.NotAllowedError, text)
 

@@ -64,7 +64,7 @@ class CoordinatorServer:
 
     @property
     def store(self) -> LogStore:
-        """Return where the decisions are."""
+        """Store with the logs of the coordinators."""
         return self._store
 
     async def __aenter__(self) -> Self:

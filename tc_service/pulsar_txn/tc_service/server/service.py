@@ -51,7 +51,7 @@ _STALE_SECONDS: Final = 1.0
 _SHARED_SNAPSHOT_EVERY: Final = 2_000
 """Records that a successor has to apply at most, about: 25,000 of each coordinator would take it seconds."""
 _HANDOVER_SECONDS: Final = 0.5
-"""How long an instance that ends waits for its answers while another one could lead: clients repeat the rest there."""
+"""Seconds that an ending instance waits for its answers while another one could lead: clients repeat the rest there."""
 
 
 class CoordinatorService:

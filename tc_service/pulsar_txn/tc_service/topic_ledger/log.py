@@ -120,7 +120,7 @@ class FrameQueue:
         return self.open_group.bytes + waiting
 
     def unanswered_seconds(self) -> float:
-        """Return how long the oldest frame waits for its receipt; 0 when none does."""
+        """Seconds since the oldest frame without a receipt was sent; 0 when there is none."""
         return self._runtime.monotonic() - self._in_flight[0].at if self._in_flight else 0.0
 
     def make_room(self, size: int) -> None:

@@ -111,7 +111,7 @@ async def check_namespace(namespace: str, admin_url: str, settings: Settings) ->
 
 
 def dangers(namespace: str, policies: Mapping[str, Any]) -> Iterator[str]:
-    """Return what would lose a log, each with what to do."""
+    """Settings of the cluster that would lose a log, each with its remedy."""
     if policies.get("message_ttl_in_seconds"):
         yield f"messages expire; pulsar-admin namespaces remove-message-ttl {namespace}"
     for kind, quota in (policies.get("backlog_quota_map") or {}).items():
@@ -241,7 +241,7 @@ class TopicStore:
 
     @property
     def log_count(self) -> int:
-        """Return how many logs there are."""
+        """Number of logs."""
         return len(self._shared.keys(_LOG))
 
     def names(self, prefix: str = "") -> list[str]:
