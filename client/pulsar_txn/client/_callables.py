@@ -47,7 +47,7 @@ def named_as_public(function: F) -> F:
 
 
 async def awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Return what `await function(*args)` returns; InvalidConfiguration when there is nothing to await."""
+    """Await `function(*args)`; InvalidConfiguration when there is nothing to await."""
     result: object = function(*args)
     if not inspect.isawaitable(result):
         raise _wrong(f"{function!r} returns {type(result).__name__}, nothing to await", "write it as `async def`")

@@ -25,7 +25,7 @@ def name_of(request: web.Request) -> FunctionName:
 
 
 async def ask_worker(request: web.Request, functions: FunctionStore, verb: str, name: FunctionName, **more: Any) -> Any:
-    """Return what the worker answers about a function. HTTPServiceUnavailable without a worker; Refusal TopicNotFound."""
+    """Ask the worker about a function. HTTPServiceUnavailable without a worker; Refusal TopicNotFound."""
     record = functions.get(name)
     if functions.silence is not None:
         raise web.HTTPServiceUnavailable(text=f"{functions.silence}; start the broker with --functions")

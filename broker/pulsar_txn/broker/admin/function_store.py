@@ -118,7 +118,7 @@ class FunctionStore:
 
     @property
     def silence(self) -> str | None:
-        """Return why nothing is known of any instance; None while the worker reports."""
+        """Reason why no instance is known; None while the worker reports."""
         if self._heard is None:
             return "no functions worker is connected"
         seconds = self._monotonic() - self._heard

@@ -246,7 +246,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
 
 
 async def _halves(topic: Topic) -> dict[str, pb.MessageIdData]:
-    """Return what waits beside the topic. What does not wait any more is durable in the topic when this returns."""
+    """Half messages that wait beside the topic. Those that do not wait any more are durable in the topic when this returns."""
     waiting = topic.buffer.waiting()
     if waiting is None:
         return {}

@@ -155,7 +155,7 @@ class TxnSession(Protocol):
 
     @property
     def connection(self) -> Answering:
-        """Return where it is answered."""
+        """Connection on which it is answered."""
 
     @property
     def services(self) -> Coordinating:

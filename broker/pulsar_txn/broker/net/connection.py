@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         self._list_bytes = 0
 
     async def drained(self) -> None:
-        """Return when the client has taken nearly everything that it was sent. If the connection ends: cancelled."""
+        """Wait until the client has taken nearly everything that it was sent. If the connection ends: cancelled."""
         while not self.writable:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()

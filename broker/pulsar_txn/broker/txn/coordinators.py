@@ -117,7 +117,7 @@ class Opening:
         return tc_id in self._waiting
 
     def leader(self, tc_id: int) -> str | None:
-        """Return where the process is reached that leads a coordinator for which this one waits; None when nobody is known."""
+        """Address of the process that leads a coordinator for which this one waits; None when nobody is known."""
         leader = None if self._shared is None else self._shared.leader_of(self._log_name(tc_id))
         return None if self._shared is None or leader == self._shared.advertised else leader
 
@@ -386,7 +386,7 @@ class Coordinators:
         return any(host.is_busy for host in self._serving.values())
 
     async def wait_ready(self) -> None:
-        """Return when every coordinator serves, or is waiting to be opened again."""
+        """Wait until every coordinator serves, or is waiting to be opened again."""
         await self._opening.all_opened()
 
     def ready(self, tc_id: int) -> CoordinatorHost | None:
@@ -404,7 +404,7 @@ class Coordinators:
         return self._opening.waits(tc_id) if host is None else not host.is_fresh
 
     def leader(self, tc_id: int) -> str | None:
-        """Return what the process advertises that leads a coordinator elsewhere; None when nobody is known."""
+        """Advertised address of the process that leads a coordinator elsewhere; None when nobody is known."""
         return self._opening.leader(tc_id)
 
     def check_here(self, tc_id: int) -> None:

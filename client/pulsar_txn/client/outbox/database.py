@@ -202,7 +202,7 @@ class Door(Protocol):
     """Whether its calls hold up the thread."""
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """Return what a query finds before `begin`, in no transaction; None when one is open, or the driver always begins one.
+        """Rows of a query before `begin`, in no transaction; None when one is open, or the driver always begins one.
 
         It has no effect on the program's transaction. A query inside of it has: it takes the snapshot before the program's
         first statement does (SQLite, REPEATABLE READ), and PostgreSQL refuses SET TRANSACTION after it.
@@ -243,7 +243,7 @@ class Door(Protocol):
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that never waits: the code of a block over a blocking driver and a blocking client."""
+    """Run a coroutine that never waits: the code of a block over a blocking driver and a blocking client."""
     try:
         work.send(None)
     except StopIteration as done:

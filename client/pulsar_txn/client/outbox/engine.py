@@ -86,7 +86,7 @@ class Connections:
         self._thread: WorkerThread | None = None
 
     async def use(self, work: Callable[[Door], Awaitable[T]]) -> T:
-        """Return what `work` returns, with a connection; in the thread that calls."""
+        """Run `work` with a connection, in the thread that calls."""
         async with self._opened() as door:
             return await work(door)
 
@@ -246,7 +246,7 @@ class Block:
         return await self._pulsar.leave(error)
 
     async def _after_failed_commit(self, error: BaseException) -> None:
-        """Return when the database has committed all the same; otherwise raise, with Pulsar aborted or left to the check."""
+        """Return if the database has committed all the same; otherwise raise, with Pulsar aborted or left to the check."""
         refused = is_refusal(error, self._door)
         if await roll_back(self._door) is None and refused:
             await self._pulsar.leave(error)

@@ -114,7 +114,7 @@ class AskedAuthentication:
         return self._authentication.method_name
 
     async def data(self) -> bytes:
-        """Return what the program's object says."""
+        """Credentials of the program's object, asked for in its own thread."""
         return await self._callbacks.ask(_data_of, self._authentication)
 
 
@@ -160,7 +160,7 @@ class AskedKeys:
                 self._public[name] = error
 
     def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """Return what was fetched before; and it is fetched again."""
+        """The key that was fetched before; it is fetched again meanwhile."""
         known = self._public[name]
         if isinstance(known, Exception):
             raise known

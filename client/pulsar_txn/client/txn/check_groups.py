@@ -164,7 +164,7 @@ def data_of(topic: str, key: str | None, properties: Mapping[str, str] | None) -
 
 
 def message_of(data: bytes) -> CheckedMessage | None:
-    """Return what `data_of` made a picture of; None for any other bytes."""
+    """Decode a message that `data_of` has encoded; None for any other bytes."""
     if not data.startswith(_HEAD):
         return None
     try:
@@ -370,7 +370,7 @@ class Questions:
         return LocalOutcome.UNKNOWN
 
     async def _in_time(self, question: CheckQuestion, result: Awaitable[object]) -> object:
-        """Return what the check returns, or UNKNOWN when that takes too long."""
+        """Wait for the result of the check; UNKNOWN when that takes too long."""
         call = asyncio.ensure_future(result)
         try:
             done, _ = await asyncio.wait({call}, timeout=self._timeout)

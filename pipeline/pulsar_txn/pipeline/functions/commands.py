@@ -62,7 +62,7 @@ def path_of(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> 
 
 
 async def ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
-    """Return what the broker answers: a value of JSON, or a text in which other bytes are surrogates. What `run` reports."""
+    """Ask the broker: a value of JSON, or a text in which other bytes are surrogates. Errors are those that `run` reports."""
     url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
     async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
         text = await answer.text(errors="surrogateescape")

@@ -142,7 +142,7 @@ def _once(options: Options, query_id: str, run: str | None, batch_id: int) -> It
 
 
 def _tasks(df: DataFrame, context: Any) -> int:
-    """Return how many tasks can run at the same time, at most as many as there is work for."""
+    """Number of tasks that can run at the same time, at most as many as there is work for."""
     if context is None:
         return 1
     return max(1, min(int(df.rdd.getNumPartitions()), int(context.defaultParallelism)))
@@ -199,7 +199,7 @@ def _send_all(frame: DataFrame, options: Options, batch_id: int, typed: TopicTyp
 def _sender(
     options: Options, batch_id: int, txn_id: str, known: Mapping[str, int], typed: TopicType | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what each task does: send its rows, and answer how many it has sent to each topic."""
+    """Function for each task: it sends its rows, and answers the number sent to each topic."""
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

@@ -174,7 +174,7 @@ class Scout:
 
 
 async def ends_of_new_reader(core: Core, topic: str, partition: int) -> Ends:
-    """Return what a reader is told that begins at the end of the topic: `passed` is after all that was stored when this began.
+    """Ends for a reader that begins at the end of the topic: `passed` is after all that was stored when this began.
 
     Raises as `AsyncEntryReader.start` and `AsyncEntryReader.ends`.
     """

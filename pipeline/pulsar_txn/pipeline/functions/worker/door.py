@@ -130,7 +130,7 @@ class Door:
         self._folder = folder
 
     async def assignments(self, after: str) -> dict[str, Any]:
-        """Return what is to run, when it is something else than at the revision `after`, or after a while. WorkerReplaced."""
+        """Wait for assignments newer than the revision `after`, or for a while. WorkerReplaced."""
         params = {"worker": self._worker, "after": after}
         async with self._session.get(f"{self._url}/assignments", params=params, timeout=_WAIT) as answer:
             await _check(answer)
@@ -144,7 +144,7 @@ class Door:
             await _check(answer)
 
     async def questions(self) -> list[dict[str, Any]]:
-        """Return what the broker asks, when there is something, or after a while. WorkerReplaced."""
+        """Wait for questions of the broker, or for a while. WorkerReplaced."""
         async with self._session.get(f"{self._url}/questions", params={"worker": self._worker}, timeout=_WAIT) as answer:
             await _check(answer)
             found: list[dict[str, Any]] = await answer.json()

@@ -355,7 +355,7 @@ def _forward(what: str, txn_id: str, places: Sequence[Place]) -> Generator[Reque
 
 
 def _not_the_same(marker: Marker, work: Work) -> str | None:
-    """Return why the work is not the one that the marker of its number stands for; None when nothing speaks against it."""
+    """Reason why the work differs from the one that the marker of its number stands for; None if it does not."""
     if marker.offsets and work.offsets and marker.offsets != work.offsets:
         return (
             "this checkpoint has planned other offsets under that number: it was copied, or restored from a backup. Use the "
@@ -393,7 +393,7 @@ def _up_to(marker: Marker) -> str:
 
 
 def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
-    """Return what to do when the last marker is of another query."""
+    """Advice for a last marker that is of another query."""
     ends = " and ".join(marker.source_ends)
     start = f"with startingOffsets={ends}, where that query had ended," if ends else "where that query had ended"
     return (
