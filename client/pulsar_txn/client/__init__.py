@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.net.oauth2 import OAuth2Authentication as OAuth2Authentication
     from pulsar_txn.client.receive.batch import AsyncTransactionalBatch as AsyncTransactionalBatch
     from pulsar_txn.client.receive.committed import CommittedPosition as CommittedPosition
+    from pulsar_txn.client.receive.consistent.position import CutPosition as CutPosition
+    from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader as AsyncConsistentReader
+    from pulsar_txn.client.receive.consistent.reader import Cut as Cut
     from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncConsumer
-    from pulsar_txn.client.receive.cuts.position import CutPosition as CutPosition
-    from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader as AsyncConsistentReader
-    from pulsar_txn.client.receive.cuts.reader import Cut as Cut
     from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy as DeadLetterPolicy
     from pulsar_txn.client.receive.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from pulsar_txn.client.receive.message import EARLIEST_ID as EARLIEST_ID
@@ -136,8 +136,8 @@ _NAMES_OF_MODULES = {
     "client.receive.batch": "AsyncTransactionalBatch",
     "client.receive.committed": "CommittedPosition",
     "client.receive.consumer": "AsyncConsumer",
-    "client.receive.cuts.position": "CutPosition",
-    "client.receive.cuts.reader": "AsyncConsistentReader Cut",
+    "client.receive.consistent.position": "CutPosition",
+    "client.receive.consistent.reader": "AsyncConsistentReader Cut",
     "client.receive.dead_letters": "DeadLetterPolicy",
     "client.receive.interceptors": "ConsumerInterceptor",
     "client.receive.message": "EARLIEST_ID LATEST_ID Message",

@@ -15,10 +15,10 @@ from google.protobuf.message import DecodeError
 
 from pulsar_txn.client.errors import MessagesMissing, PulsarError
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.cuts.halves import SampledEnds
-from pulsar_txn.client.receive.cuts.planner import Planner, Shown
-from pulsar_txn.client.receive.cuts.position import PartitionPlace
-from pulsar_txn.client.receive.cuts.trail import ChunkTrail
+from pulsar_txn.client.receive.consistent.chunk_trail import ChunkTrail
+from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
+from pulsar_txn.client.receive.consistent.planner import Planner, Shown
+from pulsar_txn.client.receive.consistent.position import PartitionPlace
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, Ends, RawEntry
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -117,7 +117,7 @@ class Scout:
             self._read = max(self._read, entries[-1].position)
 
     def _tell(self) -> None:
-        self._planner.settle()
+        self._planner.mark_complete()
         self._changed()
 
     def _shown(self, entries: Sequence[RawEntry]) -> Iterator[Shown]:
