@@ -55,7 +55,7 @@ PARTS = {
     "TransactionalProducer": (
         "producer: Producer[T]",
         """self._producer = producer
-        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
+        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
     ),
     "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
     "Reader": ("", "self._reading = Reading(loop, inner_object)"),
@@ -115,7 +115,7 @@ BODIES = {
     "TransactionalProducer.producer": "return self._producer",
     "TransactionalProducer.send_in_transaction": "first = HalfMessage(\n            value, key=key, ordering_key=ordering_key, "
     "properties=properties, event_time_ms=event_time_ms\n        )\n"
-    "        return self._halves.send(first, also, data, execute)",
+    "        return self._half_messages.send(first, also, data, execute)",
     "Consumer.receive": "return self._receiving.receive(timeout, inner(txn))",
     "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait, inner(txn))",
     "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages, inner(txn))",
@@ -265,7 +265,7 @@ from pulsar_txn.client.txn.transactions import Attempts, growing_pauses
 from pulsar_txn.client.txn.check_groups import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.send.halves import HalfTerms
+from pulsar_txn.client.send.half_messages import HalfTerms
 from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening

@@ -13,7 +13,7 @@ from pulsar_txn.client.errors import CutTooLarge
 from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
 from pulsar_txn.client.receive.consistent.lookahead import RUN_MESSAGES, Samples
 from pulsar_txn.client.receive.consistent.planner import Limits, Planner, Shown
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import EARLIEST, TxnId
 
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(WEIGHTS)), st.integers(0, 9), st.integers(0, 9)), max_size=60)
@@ -238,11 +238,11 @@ def test_a_partition_that_nobody_has_looked_for_may_have_a_part_of_a_transaction
 def test_an_end_counts_for_halves_that_were_settled_before_it_was_asked_for() -> None:
     ends = SampledEnds()
     ends.begin()
-    assert ends.answered(1, Halves(last=(7, 4), first=(7, 2))) == 0, "a half waits"
+    assert ends.answered(1, HalfMessageEnds(last=(7, 4), first=(7, 2))) == 0, "a half waits"
     ends.begin()
-    assert ends.answered(2, Halves(last=(7, 4), first=None)) == 0, "it was copied after the end was asked for, perhaps"
+    assert ends.answered(2, HalfMessageEnds(last=(7, 4), first=None)) == 0, "it was copied after the end was asked for, perhaps"
     ends.begin()
-    assert ends.answered(3, Halves(last=(7, 9), first=(7, 5))) == 2
+    assert ends.answered(3, HalfMessageEnds(last=(7, 9), first=(7, 5))) == 2
     ends.begin()
-    assert ends.answered(4, Halves(last=(7, 9), first=(7, 5))) == 2
+    assert ends.answered(4, HalfMessageEnds(last=(7, 9), first=(7, 5))) == 2
     assert SampledEnds().answered(5, None) == 5, "no topic of halves"

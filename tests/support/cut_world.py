@@ -13,7 +13,7 @@ import attrs
 
 from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
 from pulsar_txn.client.receive.consistent.planner import Limits, Planner, Shown
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
 
 ROOMY: Final = Limits(10_000, 10_000, 1 << 30)
@@ -88,9 +88,9 @@ class Partition:
             self.log += [Entry(txn) for each in self.halves if each == txn]
         self.ended.add(txn)
 
-    def waiting(self) -> Halves | None:
+    def waiting(self) -> HalfMessageEnds | None:
         places = [(7, at) for at, txn in enumerate(self.halves) if txn not in self.ended]
-        return Halves((7, len(self.halves) - 1), min(places, default=None)) if self.beside else None
+        return HalfMessageEnds((7, len(self.halves) - 1), min(places, default=None)) if self.beside else None
 
 
 class CutWorld:

@@ -71,9 +71,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.schema.primitives import INT64_SCHEMA as INT64_SCHEMA
     from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema as ProtobufNativeSchema
     from pulsar_txn.client.send.batching import SendTicket as SendTicket
-    from pulsar_txn.client.send.halves import AsyncTransactionalProducer as AsyncTransactionalProducer
-    from pulsar_txn.client.send.halves import HalfMessage as HalfMessage
-    from pulsar_txn.client.send.halves import HalfSent as HalfSent
+    from pulsar_txn.client.send.half_messages import AsyncTransactionalProducer as AsyncTransactionalProducer
+    from pulsar_txn.client.send.half_messages import HalfMessage as HalfMessage
+    from pulsar_txn.client.send.half_messages import HalfSent as HalfSent
     from pulsar_txn.client.send.interceptors import OutgoingMessage as OutgoingMessage
     from pulsar_txn.client.send.interceptors import ProducerInterceptor as ProducerInterceptor
     from pulsar_txn.client.send.options import AccessMode as AccessMode
@@ -154,7 +154,7 @@ _NAMES_OF_MODULES = {
     "client.schema.primitives": "BOOLEAN_SCHEMA DOUBLE_SCHEMA FLOAT_SCHEMA INT16_SCHEMA INT32_SCHEMA INT64_SCHEMA INT8_SCHEMA",
     "client.schema.protobuf": "ProtobufNativeSchema",
     "client.send.batching": "SendTicket",
-    "client.send.halves": "AsyncTransactionalProducer HalfMessage HalfSent",
+    "client.send.half_messages": "AsyncTransactionalProducer HalfMessage HalfSent",
     "client.send.interceptors": "OutgoingMessage ProducerInterceptor",
     "client.send.options": "AccessMode BatchingType Compression ProducerOptions ProducerOptionsDict",
     "client.send.producer": "AsyncProducer",

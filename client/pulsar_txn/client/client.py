@@ -46,7 +46,7 @@ from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDi
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
-from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfTerms, Halves
+from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessageSender, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
@@ -685,8 +685,8 @@ async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: 
     except BaseException:
         await producer.close()
         raise
-    halves = Halves(client.inside, producer.topic, group, terms)
-    return AsyncTransactionalProducer(producer, halves, owns_group=joins is not None)
+    half_messages = HalfMessageSender(client.inside, producer.topic, group, terms)
+    return AsyncTransactionalProducer(producer, half_messages, owns_group=joins is not None)
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:

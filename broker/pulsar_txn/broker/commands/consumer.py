@@ -230,7 +230,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
     if consumer.read_compacted and isinstance(topic, Topic):
         position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.cursor.mark_delete
-    halves = await _halves(topic) if body.with_halves and isinstance(topic, Topic) else {}
+    half_messages = await _half_message_ends(topic) if body.with_halves and isinstance(topic, Topic) else {}
     session.connection.write_command(
         "getLastMessageIdResponse",
         request_id=body.request_id,
@@ -241,11 +241,11 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
             batch_index=batch_size - 1 if batch_size > 0 else -1,
         ),
         consumer_mark_delete_position=_place(mark),
-        **halves,
+        **half_messages,
     )
 
 
-async def _halves(topic: Topic) -> dict[str, pb.MessageIdData]:
+async def _half_message_ends(topic: Topic) -> dict[str, pb.MessageIdData]:
     """Half messages that wait beside the topic. Those that do not wait any more are durable in the topic when this returns."""
     waiting = topic.buffer.waiting()
     if waiting is None:

@@ -603,7 +603,7 @@ class Outgoing:
         group = batch.group
         if isinstance(error, MessageTooLarge) and len(batch.rows) > 1:
             group.in_flight -= 1  # what is said of the messages counts for nothing before it is encoded
-            group.full.extendleft(reversed(self._halves(batch)))
+            group.full.extendleft(reversed(self._split_in_two(batch)))
         else:
             self._happens(Event.FAIL, batch, error)
 
@@ -814,7 +814,7 @@ class Outgoing:
                 self.effects.append((Effect.WATCHED, watch.token, watch.error))
 
     @staticmethod
-    def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    def _split_in_two(batch: Batch) -> tuple[Batch, Batch]:
         middle = len(batch.rows) // 2
         cuts: Iterable[slice] = (slice(middle), slice(middle, None))
         first, second = (_part(batch, cut) for cut in cuts)

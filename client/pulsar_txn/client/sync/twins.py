@@ -35,7 +35,7 @@ from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch
-from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
+from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
@@ -414,7 +414,7 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalProducer[T], producer: Producer[T]) -> None:
         super().__init__(loop, inner_object)
         self._producer = producer
-        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
+        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
 
     @property
     def topic(self) -> str:
@@ -467,7 +467,7 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
         `execute` runs in the thread that calls. The transaction in `HalfSent` is a blocking one.
         """
         first = HalfMessage(value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms)
-        return self._halves.send(first, also, data, execute)
+        return self._half_messages.send(first, also, data, execute)
 
     def close(self) -> None:
         """Close the producer, and leave the group unless it was joined elsewhere. Idempotent."""

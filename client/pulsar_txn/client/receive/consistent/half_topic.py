@@ -8,7 +8,7 @@ after them.
 from __future__ import annotations
 
 from pulsar_txn.client.receive.consistent.lookahead import Samples
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import LATEST, Position
 
 
@@ -23,12 +23,12 @@ class SampledEnds:
         """A question for the end leaves. Half messages that are decided by now are in the topic."""
         self._complete_sample = self._half_samples.reached
 
-    def answered(self, number: int, halves: Halves | None) -> int:
+    def answered(self, number: int, half_messages: HalfMessageEnds | None) -> int:
         """The sample that the answer counts for: its own, unless transactions wait beside the topic."""
-        if halves is None:
+        if half_messages is None:
             return number
-        self._half_samples.add(number, halves.last)
-        self._half_samples.reach(LATEST if halves.first is None else _before(halves.first))
+        self._half_samples.add(number, half_messages.last)
+        self._half_samples.reach(LATEST if half_messages.first is None else _before(half_messages.first))
         return self._complete_sample
 
 

@@ -165,7 +165,7 @@ class Scout:
         ends = await self._reader.ends(self._read)
         # What the broker counts as passed is here by now, and must be known before that is said.
         self._show(await self._reader.take(1 << 62, 0.0) if self._reader.waiting() else ())
-        if asked is not None and (counts := self._ends.answered(number, asked.halves)) > self._sampled:
+        if asked is not None and (counts := self._ends.answered(number, asked.half_messages)) > self._sampled:
             planner.sampled(self._index, counts, asked.passed)
             self._sampled = counts
         planner.passed(self._index, ends.passed)

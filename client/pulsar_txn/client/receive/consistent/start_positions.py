@@ -92,7 +92,7 @@ class StartPositions:
             for number in itertools.count(1):
                 ends.begin()
                 asked = await ends_of_new_reader(self._core, topic, partition)
-                if ends.answered(number, asked.halves):
+                if ends.answered(number, asked.half_messages):
                     return asked.passed
                 await asyncio.sleep(pause.next())
         raise AssertionError("itertools.count ends")
