@@ -1,4 +1,4 @@
-"""The client's door for `compat`, `pipeline` and `tc_service`: tools that it has, and that programs do not need.
+"""Tools of the client for `compat`, `pipeline` and `tc_service`, which programs do not need.
 
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """

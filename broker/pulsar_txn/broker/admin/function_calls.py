@@ -10,10 +10,10 @@ from aiohttp import web
 
 from .answers import Handler, Routes, done
 from .common import BROKER
-from .function_door import functions_of
 from .function_questions import QUESTIONS
 from .function_store import FunctionName, FunctionStore, status_of
 from .function_upload import small_parts
+from .function_worker_api import functions_of
 
 _ONE: Final = "/admin/v3/functions/{tenant}/{namespace}/{function}"
 

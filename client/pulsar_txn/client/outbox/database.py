@@ -1,6 +1,6 @@
 """A program's database connection as an outbox uses it: the few things that it does with one, and the SQL of its tables.
 
-No driver is imported by this room: a connection of one is only given where the program has imported it. The methods of a door
+No driver is imported by this room: a connection of one is only given where the program has imported it. The methods of a port
 are coroutines. Those of a blocking driver never wait, so that one text serves both kinds (`at_once`).
 
 The outbox has a table, in the words of each database and with the placeholders of each driver. Beside it is a table with one
@@ -194,7 +194,7 @@ _CONSTRAINT: Final = "23"
 """That of violated constraints; at COMMIT, of those that were deferred."""
 
 
-class Door(Protocol):
+class DatabasePort(Protocol):
     """One connection. All but `dialect` and `blocking` may raise whatever the driver raises."""
 
     dialect: Dialect
@@ -274,15 +274,15 @@ def driver_in_transaction(connection: Any) -> bool | None:
     return False if getattr(connection, "autocommit", None) is True else None
 
 
-def is_refusal(error: BaseException, door: Door) -> bool:
+def is_refusal(error: BaseException, port: DatabasePort) -> bool:
     """True if the database says with this error that it has not committed. Not when the answer was not waited for.
 
     SQLite's COMMIT runs in the process: when it fails, and the transaction is still open, nothing has been committed.
     """
     if not isinstance(error, Exception):
         return False
-    if door.dialect is SQLITE:
-        return door.in_transaction() is True
+    if port.dialect is SQLITE:
+        return port.in_transaction() is True
     return _class_of(error) in (_CONFLICT, _CONSTRAINT)
 
 
@@ -310,9 +310,9 @@ def is_integrity_error(error: BaseException) -> bool:
     return bool(names & {"IntegrityError", "IntegrityConstraintViolationError"})
 
 
-def check_still_open(door: Door) -> None:
+def check_still_open(port: DatabasePort) -> None:
     """TransactionStateError when the driver says that no transaction is open."""
-    if door.in_transaction() is False:
+    if port.in_transaction() is False:
         raise ended_inside()
 
 

@@ -1,4 +1,4 @@
-"""The inside of a consumer: its parts, and the door for the blocking client, the official package's twin, and loops.
+"""The inside of a consumer: its parts, and the entry for the blocking client, the official package's twin, and loops.
 
 Programs hold an `AsyncConsumer`; whatever of this house works on one opens `consumer.inside`.
 """

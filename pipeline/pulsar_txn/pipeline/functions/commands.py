@@ -28,7 +28,7 @@ from pulsar_txn.client.inside import Secret, shown
 from pulsar_txn.pipeline.functions import _command
 from pulsar_txn.pipeline.functions._loading import check_upload
 from pulsar_txn.pipeline.functions.config import FunctionConfig
-from pulsar_txn.pipeline.functions.worker.door import function_config
+from pulsar_txn.pipeline.functions.worker.broker_api import function_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -303,7 +303,7 @@ def worker(admin_url: str, with_parent: bool) -> None:
 
     Exit code 75: another worker has taken over.
     """
-    from pulsar_txn.pipeline.functions.worker.door import WorkerReplaced
+    from pulsar_txn.pipeline.functions.worker.broker_api import WorkerReplaced
     from pulsar_txn.pipeline.functions.worker.worker import work
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")

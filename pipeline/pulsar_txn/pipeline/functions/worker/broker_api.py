@@ -4,7 +4,7 @@ Functions and instances that are to run: functions as the broker keeps them, and
 
 Without IO.
 
-The broker's door for its worker, over HTTP.
+The broker's API for its worker, over HTTP.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class InstanceSpec:
 
 
 def specs_of(functions: Iterable[Mapping[str, Any]]) -> dict[InstanceName, InstanceSpec]:
-    """All instances that are to run, from what the broker's door answers."""
+    """All instances that are to run, from what the broker answers."""
     found: dict[InstanceName, InstanceSpec] = {}
     for each in functions:
         record = each["record"]
@@ -116,7 +116,7 @@ class WorkerReplaced(PulsarError):  # noqa: N818 - named as the client's errors 
     fatal = True
 
 
-class Door:
+class BrokerApi:
     """Requests of a worker to its broker, and its reports.
 
     Raises aiohttp.ClientError and TimeoutError when it does not answer.
