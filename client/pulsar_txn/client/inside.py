@@ -26,7 +26,7 @@ from pulsar_txn.client.net.runtime import (
 )
 from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.net.settings import Settings
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need

@@ -48,7 +48,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
 )
 from pulsar_txn.client.net.runtime import Future, WorkerThread, secret_bytes
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.outbox.database import (
     DatabasePort,
     at_once,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pulsar_txn.client._checks import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, check_methods
 from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.crypto import CryptoKeys, KeyComing, PemKeys
 from pulsar_txn.wire.secret_text import Secret

@@ -12,7 +12,7 @@ from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client.client import AsyncClient, transactional
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.send.half_messages import (
     AsyncTransactionalProducer,
     HalfMessage,
@@ -137,14 +137,14 @@ class HalfSending:
         """Side by side, as far as the producers have room."""
         if len(messages) == 1:
             return (self._producer.send(messages[0].value, txn=txn, **messages[0].options()),)
-        tickets: list[Future[MessageId] | MessageId] = []
+        futures: list[Future[MessageId] | MessageId] = []
         for each in messages:
             producer, options = each.producer or self._producer, each.options()
             try:
-                tickets.append(producer.send_nowait(each.value, txn=txn, **options))
+                futures.append(producer.send_nowait(each.value, txn=txn, **options))
             except ProducerQueueFull:
-                tickets.append(producer.send(each.value, txn=txn, **options))
-        return tuple(each if isinstance(each, MessageId) else each.result() for each in tickets)
+                futures.append(producer.send(each.value, txn=txn, **options))
+        return tuple(each if isinstance(each, MessageId) else each.result() for each in futures)
 
 
 def _check_plain(function: object, what: str) -> None:

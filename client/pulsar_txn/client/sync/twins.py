@@ -42,8 +42,8 @@ from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
-from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
-from pulsar_txn.client.sync.opening import Opening
+from pulsar_txn.client.sync.factory import ResourceFactory
+from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
@@ -1018,9 +1018,9 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         Its thread starts with the first use, also by a client that shares it, and works for all of them.
         """
-        loop, coordinator = opened_coordinator(locals())
+        loop, coordinator = coordinator_on_loop(locals())
         super().__init__(loop, coordinator)
-        self._living = Living(loop, coordinator)
+        self._lifetime = LoopLifetime(loop, coordinator)
 
     @property
     def service_url(self) -> str:
@@ -1033,11 +1033,11 @@ class Coordinator(Twin[AsyncCoordinator]):
         Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
         it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
         """
-        self._living.close()
+        self._lifetime.close()
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._living.check_open()
+        self._lifetime.check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -1241,18 +1241,18 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._living.core)
+        pauses = backoff or growing_pauses(self._lifetime.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Stop reporting to an observer."""
-        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
@@ -1296,10 +1296,10 @@ class Client(Twin[AsyncClient]):
 
         So a client that was made before a fork works in the child where it is used first.
         """
-        loop, client = opened(locals())
+        loop, client = client_on_loop(locals())
         super().__init__(loop, client)
-        self._living = Living(loop, client)
-        self._opening = Opening(loop, client)
+        self._lifetime = LoopLifetime(loop, client)
+        self._factory = ResourceFactory(loop, client)
 
     @property
     def service_url(self) -> str:
@@ -1323,7 +1323,7 @@ class Client(Twin[AsyncClient]):
         Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the broker's BrokerError (ProducerBusy, TopicNotFound,
         …), ProducerFenced, ConnectionLost or OperationTimeout.
         """
-        return Producer(self._loop, *self._opening.producer(topic, schema, {**options}))
+        return Producer(self._loop, *self._factory.producer(topic, schema, {**options}))
 
     @overload
     def transactional_producer(
@@ -1435,7 +1435,7 @@ class Client(Twin[AsyncClient]):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
         """
         twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)
-        return self._opening.consumer(topic, subscription, schema, {**options}, twin)
+        return self._factory.consumer(topic, subscription, schema, {**options}, twin)
 
     @overload
     def create_reader(
@@ -1480,7 +1480,7 @@ class Client(Twin[AsyncClient]):
         """
         given = {**options} | {"schema": schema}
         given |= {"start_inclusive": start_inclusive, "reader_name": reader_name}
-        return Reader(self._loop, self._opening.reader(topic, start, given))
+        return Reader(self._loop, self._factory.reader(topic, start, given))
 
     @overload
     def create_table_view(
@@ -1497,7 +1497,7 @@ class Client(Twin[AsyncClient]):
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
+        return TableView(self._loop, self._factory.table_view(topic, schema, {**options}))
 
     @overload
     def consistent_reader(
@@ -1555,7 +1555,7 @@ class Client(Twin[AsyncClient]):
         given = {**options} | {"schema": schema, "max_ahead": max_ahead}
         given |= {"max_cut_messages": max_cut_messages, "max_cut_bytes": max_cut_bytes}
         given |= {"check_interval": check_interval}
-        return ConsistentReader(self._loop, self._opening.consistent_reader(topics, start, given))
+        return ConsistentReader(self._loop, self._factory.consistent_reader(topics, start, given))
 
     def pipeline(
         self,
@@ -1605,7 +1605,7 @@ class Client(Twin[AsyncClient]):
         Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
         interceptor.
         """
-        self._opening.interceptors.add(interceptors)
+        self._factory.interceptors.add(interceptors)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
@@ -1622,11 +1622,11 @@ class Client(Twin[AsyncClient]):
         Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
         it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
         """
-        self._living.close()
+        self._lifetime.close()
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._living.check_open()
+        self._lifetime.check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -1830,18 +1830,18 @@ class Client(Twin[AsyncClient]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._living.core)
+        pauses = backoff or growing_pauses(self._lifetime.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Stop reporting to an observer."""
-        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""

@@ -24,7 +24,7 @@ from pulsar_txn.client.sync.twin import SyncLoop
 T = TypeVar("T")
 
 
-class Opening:
+class ResourceFactory:
     """Makes producers, consumers, readers and views of one client on its loop."""
 
     def __init__(self, loop: SyncLoop, client: AsyncClient) -> None:
