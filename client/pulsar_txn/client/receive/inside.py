@@ -17,6 +17,7 @@ from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.net.core import Closable, Core
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.runtime import thread_id
+from pulsar_txn.client.receive.acknowledging import Acknowledger
 from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.interceptors import ConsumerChain
@@ -26,7 +27,6 @@ from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
-from pulsar_txn.client.receive.settling import Settling
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.txn.ambient import NOT_SAID, unit_of
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -90,7 +90,7 @@ class Inside(Generic[T]):
             partitioned=partitioned,
             beside=beside,
         )
-        self.settling = Settling(self.parts, self.inbox, options, self.letters, self.chain)
+        self.acknowledger = Acknowledger(self.parts, self.inbox, options, self.letters, self.chain)
         self.inputs = Inputs(self.parts, self.inbox)
         self._id = core.next_resource_id()
         self._outside = outside
@@ -251,4 +251,4 @@ class Inside(Generic[T]):
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
         """Acknowledge outside of transactions, on the loop; without effect once the consumer is closed."""
         if not self.is_closed:
-            self.settling.acknowledge_soon(messages, cumulative=cumulative)
+            self.acknowledger.acknowledge_soon(messages, cumulative=cumulative)

@@ -22,6 +22,7 @@ from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
+from pulsar_txn.client.receive.acknowledging import Acknowledged
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.committed import CommittedPosition
 from pulsar_txn.client.receive.consistent.position import CutPosition
@@ -31,7 +32,6 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptionsDict, ConsumerType, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch

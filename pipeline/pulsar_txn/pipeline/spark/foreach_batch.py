@@ -32,7 +32,7 @@ from pulsar_txn.pipeline.spark.sink.committer import (
     ANY_TOPIC,
     JobCommitter,
     KeptSinks,
-    Outcome,
+    PublishResult,
     SinkCommitter,
     Work,
     full_name,
@@ -108,7 +108,7 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     job = partial(_send_all, frame, chosen, batch_id, typed)
     with _once(chosen, query_id, _run(context, query_id), batch_id):
         outcome = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
-    return outcome is Outcome.PUBLISHED
+    return outcome is PublishResult.PUBLISHED
 
 
 def _run(context: Any, query_id: str) -> str | None:
@@ -148,7 +148,7 @@ def _tasks(df: DataFrame, context: Any) -> int:
     return max(1, min(int(df.rdd.getNumPartitions()), int(context.defaultParallelism)))
 
 
-async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:
+async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> PublishResult:
     name = frame_id(options, query_id)
     control_topic = control_topic_of(options, name)
 
@@ -161,10 +161,10 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
         committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs, inherited=former)
         return committer, JobSinkStore(client, control_topic, options)
 
-    async def commit(committer: JobCommitter, store: JobSinkStore) -> Outcome:
+    async def commit(committer: JobCommitter, store: JobSinkStore) -> PublishResult:
         store.expect_job(job, hand)
         try:
-            outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
+            outcome: PublishResult = await store.carry_out(committer.commit(work), work.batch_id, [])
         except StoreFailed as error:
             raise error from store.cause
         return outcome

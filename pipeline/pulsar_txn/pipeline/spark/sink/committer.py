@@ -102,8 +102,8 @@ ATTEMPTS: Final = 3
 """Transactions that one `commit` begins at most, when sends fail or a transaction is ended by somebody else."""
 
 
-class Outcome(enum.Enum):
-    """The outcome of a micro-batch."""
+class PublishResult(enum.Enum):
+    """Result of publishing a micro-batch."""
 
     PUBLISHED = "published"
     SKIPPED = "skipped"
@@ -165,7 +165,7 @@ class SinkCommitter:
         return self._last
 
     def commit(self, work: Work) -> Steps:
-        """Publish a micro-batch; returns an Outcome.
+        """Publish a micro-batch; returns a PublishResult.
 
         Raises a SinkError; the next call then takes over again. Safe to abandon at any request.
         """
@@ -178,7 +178,7 @@ class SinkCommitter:
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
-                return Outcome.PUBLISHED if attempt else Outcome.SKIPPED
+                return PublishResult.PUBLISHED if attempt else PublishResult.SKIPPED
             if attempt < self._attempts:
                 yield from self._attempt(work, epoch)
         raise StoreFailed(
@@ -477,9 +477,9 @@ class GroupedCommitter(SinkCommitter):
     """See `SinkCommitter`; its micro-batches are a `GroupWork` each."""
 
     def commit(self, work: Work) -> Steps:
-        """Publish a micro-batch; returns an Outcome. GroupRefused when the transactions of its tasks are over."""
-        outcome: Outcome = yield from super().commit(work)
-        if outcome is Outcome.SKIPPED:
+        """Publish a micro-batch; returns a PublishResult. GroupRefused when the transactions of its tasks are over."""
+        outcome: PublishResult = yield from super().commit(work)
+        if outcome is PublishResult.SKIPPED:
             yield Sweep()
         return outcome
 
