@@ -260,13 +260,13 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 {imports}
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.txn.transactions import Attempts, growing_pauses
 from pulsar_txn.client.txn.check_groups import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.send.half_messages import HalfTerms
-from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
+from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.factory import ResourceFactory
 from pulsar_txn.client.sync.receiving import Reading, Receiving

@@ -25,7 +25,7 @@ from pulsar_txn.wire.topics import InvalidName
 
 from .clients import Client
 from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, Intake
-from .request_checks import check_request
+from .request_validation import validate_request
 
 _logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         self._intake.cold()
         body = getattr(decode_command(frame), NAMES[kind])
         try:
-            check_request(body)
+            validate_request(body)
             coroutine = handler(self.session, body)
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)

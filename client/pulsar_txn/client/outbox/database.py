@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
 
 DEFAULT_TABLE: Final = "pulsar_txn_outbox"

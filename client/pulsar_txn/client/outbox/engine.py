@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import no_transaction, seconds_of
+from pulsar_txn.client._validation import no_transaction, seconds_of
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
     InvalidTransactionStatus,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from pulsar_txn.client._checks import number_of_seconds, refused
+from pulsar_txn.client._validation import number_of_seconds, refused
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionStateError
 from pulsar_txn.client.net.core import run_all
 from pulsar_txn.client.receive.dead_letters import DeadLetters

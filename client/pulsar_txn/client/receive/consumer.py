@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from pulsar_txn.client._callables import DONE, marked, named_as_public
-from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
+from pulsar_txn.client._validation import as_seconds, seconds_of, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
 from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import TopicPattern
@@ -190,7 +190,7 @@ class AsyncConsumer(Generic[T]):
             unit.looks_for_input(inside.core)
         inside.core.check_here()
         inside.inbox.check()
-        check_whole("max_messages", max_messages)
+        validate_whole("max_messages", max_messages)
         return inside.take(max_messages, unit)
 
     async def messages(self, *, txn: AsyncTransaction | None = None) -> AsyncIterator[Message[T]]:

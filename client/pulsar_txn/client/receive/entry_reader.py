@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTim
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.channel import Channel
-from pulsar_txn.client.receive.entry_checks import permits_of
+from pulsar_txn.client.receive.entry_verification import permits_of
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.subscribe_fields import message_id_of, start_field, subscribe_fields
 from pulsar_txn.client.state.delivery import Start

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from pulsar_txn.client._checks import check_whole, number_of_seconds
+from pulsar_txn.client._validation import number_of_seconds, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.net.core import Closable, Core
 from pulsar_txn.client.net.growth import TopicPattern
@@ -173,7 +173,7 @@ class Inside(Generic[T]):
 
     def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
         """The number of messages that `receive_many` waits for."""
-        check_whole("max_messages", max_messages)
+        validate_whole("max_messages", max_messages)
         if max_wait is None:
             return 1
         most = self.options.receiver_queue_size

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client._callables import check_takes_one
-from pulsar_txn.client._checks import check_text, check_texts, refused, seconds_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_text, validate_texts
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidConfiguration,
@@ -162,9 +162,9 @@ class HalfMessageSender:
         if given is not None:
             return given
         if first.key is not None:
-            check_text("key", first.key)
+            validate_text("key", first.key)
         if first.properties is not None:
-            check_texts("properties", first.properties)
+            validate_texts("properties", first.properties)
         return data_of(self._topic, first.key, first.properties)
 
     def begin(self, data: bytes) -> AsyncTransaction:

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pulsar_txn.client._checks import check_whole
+from pulsar_txn.client._validation import validate_whole
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.thread_futures import answer
 
@@ -18,7 +18,7 @@ class HandlerCalls:
     """Calls that a loop wants made, and threads that make them: the one that serves, and `threads - 1` beside it."""
 
     def __init__(self, threads: int) -> None:
-        check_whole("concurrency", threads)
+        validate_whole("concurrency", threads)
         self._threads = max(1, threads)
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._raised: BaseException | None = None

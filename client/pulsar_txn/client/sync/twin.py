@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from pulsar_txn.client._checks import no_transaction
+from pulsar_txn.client._validation import no_transaction
 from pulsar_txn.client.errors import AlreadyClosed, CommitOutcomeUnknown, PulsarError, UsageError
 from pulsar_txn.client.net.runtime import Future, Lock
 from pulsar_txn.client.net.thread_futures import ThreadFuture

@@ -11,8 +11,8 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
-from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import options_of
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.coordinator import AsyncCoordinator
@@ -41,7 +41,7 @@ from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
-from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
+from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.factory import ResourceFactory
 from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
-from pulsar_txn.client._checks import check_methods
+from pulsar_txn.client._validation import validate_methods
 from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.sync.handler_calls import HandlerCalls
 from pulsar_txn.client.sync.twin import SyncLoop
@@ -66,7 +66,7 @@ def run_pipeline(
     """
     check_takes_one(handler, "the handler")
     if stop is not None:
-        check_methods("stop", stop, ["is_set"], "an Event")
+        validate_methods("stop", stop, ["is_set"], "an Event")
     handler_calls = HandlerCalls(concurrency)
 
     async def handle(batch: Any) -> None:

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import attrs
 
 from pulsar_txn.client._callables import check_takes_one
-from pulsar_txn.client._checks import check_text, check_whole, refused, seconds_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_text, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
@@ -209,7 +209,7 @@ def check_data(what: str, data: bytes | None) -> bytes:
 
 def check_group_name(what: str, group: object) -> None:
     """For the name of a check group."""
-    check_text(what, group)
+    validate_text(what, group)
     if not str(group).strip():
         raise InvalidConfiguration(f"{what} is blank", hint="name what the members have in common, for instance the service")
 
@@ -260,7 +260,7 @@ class CheckTerms:
     on_decided: OnDecided | None = None
 
     def __attrs_post_init__(self) -> None:
-        check_whole("concurrency", self.concurrency, 1)
+        validate_whole("concurrency", self.concurrency, 1)
         seconds_of(self.timeout, "check_timeout")
         if self.on_decided is not None:
             check_takes_one(self.on_decided, "on_decided")

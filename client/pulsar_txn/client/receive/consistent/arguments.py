@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client._checks import check_whole, refused, seconds_of
 from pulsar_txn.client._options import options_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_whole
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.consistent.planner import Limits
@@ -34,7 +34,7 @@ _NOT_HERE: Final = {
 
 
 def _whole(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    check_whole(attribute.name, value, 1)
+    validate_whole(attribute.name, value, 1)
 
 
 @attrs.frozen(kw_only=True)
