@@ -82,10 +82,10 @@ class ScriptedCluster:
         self.driver.watch(effect, 1)
         told(effect.txn_id)
 
-    def is_checked(self, participant: Participant) -> bool:
+    def is_verified(self, participant: Participant) -> bool:
         return participant in self._found
 
-    async def check(self, participant: Participant) -> None:
+    async def verify(self, participant: Participant) -> None:
         self.checks += 1
         if self.is_away:
             raise OSError("no route")

@@ -1,4 +1,4 @@
-"""Claims: a life begins only when the registers were compared, and ends leave only when the registers have come as far."""
+"""Claims: an incarnation begins after the registers were compared, and an end leaves after the registers have come as far."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ async def test_a_restart_goes_on_and_what_was_open_is_not_held(benches: Benches)
     client = bench.client()
     await client.end(txn)
     assert told(bench) == [(txn, "COMMIT")]
-    assert service_of(lane_of((await begun(client)).most)) != service, "each life has a number of its own"
+    assert service_of(lane_of((await begun(client)).most)) != service, "each incarnation has a number of its own"
 
 
-@pytest.mark.parametrize("restarts", [0, 1], ids=["in-its-life", "in-an-older-life"])
+@pytest.mark.parametrize("restarts", [0, 1], ids=["in-its-incarnation", "in-an-older-incarnation"])
 async def test_a_restored_log_holds_what_was_open_and_only_an_administrator_ends_it(benches: Benches, restarts: int) -> None:
     bench = await benches("east").start()
     committed, aborted = await begun(bench.client()), await begun(bench.client())
@@ -301,7 +301,7 @@ async def test_claims_that_are_lost_are_held_again_and_ends_go_on(benches: Bench
 
 
 async def test_one_cluster_may_have_two_names(benches: Benches) -> None:
-    """Each name has registers of its own, and the number of a life is claimed once."""
+    """Each name has registers of its own, and the number of an incarnation is claimed once."""
     bench = benches("east", "west")
     bench.clusters["west"] = ScriptedCluster(bench.clusters["east"].claims_place.beside())
     await bench.start()

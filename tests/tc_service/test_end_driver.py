@@ -18,7 +18,7 @@ from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.tc_service.cluster.ends import EndDriver, Repeats
-from pulsar_txn.tc_service.cluster.participants import ClusterRefused, check_cluster, check_participant
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, verify_cluster, verify_participant
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
@@ -407,10 +407,10 @@ def test_a_cluster_takes_part_when_it_has_transactions_and_lets_us_end_them(
         )
         attempts = BrokerAttempts(cluster.pool)
         if words is None:
-            await check_cluster(cluster.pool, attempts)
+            await verify_cluster(cluster.pool, attempts)
         else:
             with pytest.raises(ClusterRefused, match=words) as refused:
-                await check_cluster(cluster.pool, attempts)
+                await verify_cluster(cluster.pool, attempts)
             assert refused.value.passes is passes
         await cluster.close()
 
@@ -618,7 +618,7 @@ def test_an_admin_api_that_refuses_the_coordinator_is_no_fault_of_the_participan
             "partitionMetadataResponse", request_id=body.request_id, partitions=0, response=0
         )
         with pytest.raises(AdminUnreachable, match="does not accept the coordinator's credentials"):
-            await check_participant(cluster.pool, Participant(TOPIC, "s"), DeafAdmin())  # type: ignore[arg-type]  # it is asked once
+            await verify_participant(cluster.pool, Participant(TOPIC, "s"), DeafAdmin())  # type: ignore[arg-type]  # it is asked once
         await cluster.close()
 
     virtual(story)

@@ -1,4 +1,4 @@
-"""Commits that a broker hides, because it knows their id as aborted: the first one of a life is noticed, the doctor finds all.
+"""Commits that a broker hides, because it knows their id as aborted: an incarnation's first is noticed, the doctor finds all.
 
 Brokers answer "ok" to such a commit, as stock does.
 """
@@ -54,7 +54,7 @@ def stats(txn_id: TxnId, aborted: bool) -> dict[str, Any]:
     return {f"{BUFFER}/{txn_id.most}/{txn_id.least}": {"aborted": aborted}}
 
 
-# ---- the first commit of each life
+# ---- the first commit of each incarnation
 
 
 class Service:

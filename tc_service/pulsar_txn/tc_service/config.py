@@ -28,7 +28,7 @@ from pulsar_txn.client import TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Secret, Settings, TlsFiles, optional_secret, parse_service_url, secret
 
-from .cluster.participants import ParticipantRefused, check_cluster_name
+from .cluster.participants import ParticipantRefused, validate_cluster_name
 from .topic_ledger.store import check_place
 
 _SHIPPED: Final = "coordinator.conf"
@@ -304,7 +304,7 @@ def _names(config: CoordinatorConfig, chosen: Mapping[str, Setting]) -> list[str
         )
     for name in names:
         try:
-            check_cluster_name(name)
+            validate_cluster_name(name)
         except ParticipantRefused as error:
             raise ConfigError(f"{chosen['clusters'].origin}: {error}") from None
     return names

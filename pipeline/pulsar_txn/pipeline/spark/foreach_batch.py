@@ -107,8 +107,8 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     frame = df.repartition(partitions or _tasks(df, context))
     job = partial(_send_all, frame, chosen, batch_id, typed)
     with _once(chosen, query_id, _run(context, query_id), batch_id):
-        outcome = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
-    return outcome is PublishResult.PUBLISHED
+        result = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
+    return result is PublishResult.PUBLISHED
 
 
 def _run(context: Any, query_id: str) -> str | None:
@@ -164,10 +164,10 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
     async def commit(committer: JobCommitter, store: JobSinkStore) -> PublishResult:
         store.expect_job(job, hand)
         try:
-            outcome: PublishResult = await store.carry_out(committer.commit(work), work.batch_id, [])
+            result: PublishResult = await store.carry_out(committer.commit(work), work.batch_id, [])
         except StoreFailed as error:
             raise error from store.cause
-        return outcome
+        return result
 
     return await sinks.commit(connection_of(options), control_topic, query_id, make=make, work=commit)
 

@@ -72,7 +72,7 @@ def _of_appends(service: CoordinatorService) -> Iterator[Metric]:
 
 def _of_lanes(service: CoordinatorService) -> Iterator[Metric]:
     lanes = GaugeMetricFamily("pulsar_txn_service_lanes", "Lanes that are kept, by state.", labels=["coordinator_id", "state"])
-    given = CounterMetricFamily("pulsar_txn_service_lanes_given", "Lanes in the life of the log.", labels=["coordinator_id"])
+    given = CounterMetricFamily("pulsar_txn_service_lanes_given", "Lanes in the log's incarnation.", labels=["coordinator_id"])
     alive = GaugeMetricFamily("pulsar_txn_service_clients", "Clients with a lease.", labels=["coordinator_id"])
     for tc_id in service.coordinators.here:
         host = service.coordinators.ready(tc_id)
@@ -97,7 +97,7 @@ def _of_claims(service: CoordinatorService) -> Iterator[Metric]:
         lost.add_metric([name], claims.losses)
     text = "Logs that another process goes on with, by clusters: a copy is in use."
     yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.incarnations.lost_registers))
-    text = "First commits of lives that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
+    text = "First commits of incarnations that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
     yield counter("pulsar_txn_service_wrong_ends", text, {}, service.first_commits.wrong)
 
 

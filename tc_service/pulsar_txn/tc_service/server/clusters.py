@@ -28,11 +28,11 @@ from pulsar_txn.tc_service.cluster.ends import EndDriver, WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import (
     ClusterRefused,
     ParticipantRefused,
-    check_cluster,
-    check_participant,
     decode,
     encode,
     is_missing,
+    verify_cluster,
+    verify_participant,
 )
 from pulsar_txn.tc_service.config import ClusterConfig
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -61,14 +61,14 @@ class Cluster(Protocol):
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
 
-    def is_checked(self, participant: Participant) -> bool:
+    def is_verified(self, participant: Participant) -> bool:
         """True if the participant was found there before, so that nobody need be asked."""
 
     async def is_missing(self, topic: str) -> bool:
         """True if the cluster says that there is no such topic at this moment."""
         ...
 
-    async def check(self, participant: Participant) -> None:
+    async def verify(self, participant: Participant) -> None:
         """Refusal for a topic or subscription that cannot take part, or that is not there."""
 
     @property
@@ -162,15 +162,15 @@ class Clusters:
         seen.claims = self.claims
         return seen
 
-    def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:
+    def is_verified(self, cluster: str, participants: Iterable[Participant]) -> bool:
         """True if nobody has to be asked about these."""
-        return all(map(self._clusters[cluster].is_checked, participants))
+        return all(map(self._clusters[cluster].is_verified, participants))
 
-    async def check(self, cluster: str, participants: Iterable[Participant]) -> None:
+    async def verify(self, cluster: str, participants: Iterable[Participant]) -> None:
         """Refusal when one of them cannot take part."""
         for each in participants:
-            if not self._clusters[cluster].is_checked(each):
-                await self._clusters[cluster].check(each)
+            if not self._clusters[cluster].is_verified(each):
+                await self._clusters[cluster].verify(each)
 
     async def is_missing(self, cluster: str, topic: str) -> bool:
         """True if a cluster says that it has no such topic at this moment."""
@@ -258,8 +258,8 @@ class OneCluster:
         """See `Cluster.tell`."""
         self.driver.tell(effect, told)
 
-    def is_checked(self, participant: Participant) -> bool:
-        """See `Cluster.is_checked`."""
+    def is_verified(self, participant: Participant) -> bool:
+        """See `Cluster.is_verified`."""
         return (participant.topic, participant.subscription) in self._found
 
     async def start(self) -> None:
@@ -270,16 +270,16 @@ class OneCluster:
         if self._config.admin_url:
             self._admin = await self._open.enter_async_context(open_admin(self._config.admin_url, self._config.settings()))
         try:
-            await check_cluster(self._brokers, self._attempts)
+            await verify_cluster(self._brokers, self._attempts)
         except ClusterRefused as refused:
             if not refused.passes:
                 raise
             logger.warning("%s. Everything that concerns it waits", refused)
 
-    async def check(self, participant: Participant) -> None:
-        """See `Cluster.check`."""
+    async def verify(self, participant: Participant) -> None:
+        """See `Cluster.verify`."""
         try:
-            await check_participant(self._brokers, participant, self._admin)
+            await verify_participant(self._brokers, participant, self._admin)
         except ParticipantRefused as refused:
             raise Refusal(ServerError.NotAllowedError, str(refused)) from None
         except (PulsarError, AdminUnreachable) as error:

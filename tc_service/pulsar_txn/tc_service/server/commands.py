@@ -189,7 +189,7 @@ def on_new(session: Session, frame: bytes) -> None:
     except Refusal as refusal:
         refuse_new_txn(session, frame, refusal.code, refusal.message)
         return
-    if all(session.services.clusters.is_checked(*each) for each in wanted.items()):
+    if all(session.services.clusters.is_verified(*each) for each in wanted.items()):
         on_new_txn(session, frame, _encoded(wanted))
     else:
         session.keep(asyncio.get_running_loop().create_task(_check_first(session, frame, wanted)))
@@ -225,7 +225,7 @@ async def _check_first(session: Session, frame: bytes, wanted: _Wanted) -> None:
 async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Participant]) -> Refusal | None:
     """Refusal for a participant that cannot take part, or could not be asked about; None when all can."""
     try:
-        await clusters.check(cluster, participants)
+        await clusters.verify(cluster, participants)
     except Refusal as refusal:
         return refusal
     except Exception as error:  # noqa: BLE001 - the client gets it, and may try again
@@ -388,7 +388,7 @@ def _add(
     except ParticipantRefused as refused:
         answer(None, ServerError.NotAllowedError, str(refused))
     else:
-        if clusters.is_checked(where, participants):
+        if clusters.is_verified(where, participants):
             _register(session, txn_id, where, participants, answer)
         else:
             session.keep(asyncio.get_running_loop().create_task(_check(session, txn_id, where, participants, answer)))

@@ -30,7 +30,7 @@ from pulsar_txn.ledger.protocols import (
 from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
-from .candidate import Claimed
+from .candidate import ClaimedLog
 from .frames import HEADER_BYTES, RECORD_BYTES, Frame, Kind, Record, encode, end_of_snapshot
 
 logger = logging.getLogger("pulsar_txn.tc_service")
@@ -216,7 +216,7 @@ class TopicLog(BaseLog):
 
     def __init__(
         self,
-        claimed: Claimed,
+        claimed: ClaimedLog,
         runtime: Runtime,
         lease_seconds: float,
         pressure: Pressure,

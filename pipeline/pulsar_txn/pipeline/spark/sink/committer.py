@@ -478,10 +478,10 @@ class GroupedCommitter(SinkCommitter):
 
     def commit(self, work: Work) -> Steps:
         """Publish a micro-batch; returns a PublishResult. GroupRefused when the transactions of its tasks are over."""
-        outcome: PublishResult = yield from super().commit(work)
-        if outcome is PublishResult.SKIPPED:
+        result: PublishResult = yield from super().commit(work)
+        if result is PublishResult.SKIPPED:
             yield Sweep()
-        return outcome
+        return result
 
     def _attempt(self, work: Work, epoch: int) -> Steps:
         assert isinstance(work, GroupWork)  # noqa: S101  # the writer makes it

@@ -146,9 +146,9 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         else:
             work = Work(batchId, rows, [each.place for each in parked], ends, acks, offsets=digest)
         epoch = sent[0].epoch if sent else None
-        outcome = background().run(self._commit(query_id, work, staged, epoch))
-        level = logging.INFO if outcome is PublishResult.PUBLISHED else logging.WARNING
-        logger.log(level, "micro-batch %d: %s", batchId, outcome.value)
+        result = background().run(self._commit(query_id, work, staged, epoch))
+        level = logging.INFO if result is PublishResult.PUBLISHED else logging.WARNING
+        logger.log(level, "micro-batch %d: %s", batchId, result.value)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Abort what tasks have sent: the coordinator refuses it for what is committed, so a commit in doubt may be replayed.
@@ -178,8 +178,8 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
         async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> PublishResult:
             steps = committer.commit(work)
-            outcome: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
-            return outcome
+            result: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
+            return result
 
         if epoch is not None:
             await act_as((await background().client(options, epoch.name)).inside, epoch)
@@ -295,10 +295,10 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked], target=target)
         try:
             steps = VersionCommitter(name).commit(work)
-            outcome: PublishResult = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
+            result: PublishResult = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
         finally:
             await store.close()
-        if outcome is PublishResult.SKIPPED:
+        if result is PublishResult.SKIPPED:
             text = "%s: version %d was published before, so this job writes nothing"
             logger.warning(text, self._options.txn_app_id, version)
         if parked:
