@@ -55,7 +55,7 @@ PARTS = {
     "TransactionalProducer": (
         "producer: Producer[T]",
         """self._producer = producer
-        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
+        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
     ),
     "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
     "Reader": ("", "self._reading = Reading(loop, inner_object)"),
@@ -72,16 +72,16 @@ PARTS = {
 
 MORE = "more = key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition"
 NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
-OBSERVE = "self._living.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
+OBSERVE = "self._lifetime.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
 REPEATED = (
-    "pauses = backoff or growing_pauses(self._living.core)\n"
+    "pauses = backoff or growing_pauses(self._lifetime.core)\n"
     "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
     "        block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)\n"
     "        return run_transaction(self._loop, block, work, left)"
 )
 LIVING = {
-    "__aenter__": "self._living.check_open()\n        return self",
-    "close": "self._living.close()",
+    "__aenter__": "self._lifetime.check_open()\n        return self",
+    "close": "self._lifetime.close()",
     "run_transaction": REPEATED,
     "join_check_group": "join = functools.partial(self._inner.join_check_group, group, threaded(check))\n"
     "        heard = threaded_hearing(on_decided)\n"
@@ -115,7 +115,7 @@ BODIES = {
     "TransactionalProducer.producer": "return self._producer",
     "TransactionalProducer.send_in_transaction": "first = HalfMessage(\n            value, key=key, ordering_key=ordering_key, "
     "properties=properties, event_time_ms=event_time_ms\n        )\n"
-    "        return self._halves.send(first, also, data, execute)",
+    "        return self._half_messages.send(first, also, data, execute)",
     "Consumer.receive": "return self._receiving.receive(timeout, inner(txn))",
     "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait, inner(txn))",
     "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages, inner(txn))",
@@ -135,7 +135,7 @@ BODIES = {
     "TableView.for_each": "for key, value in self.snapshot().items():\n            action(key, value)",
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
-    "Client.create_producer": "return Producer(self._loop, *self._opening.producer(topic, schema, {options}))",
+    "Client.create_producer": "return Producer(self._loop, *self._factory.producer(topic, schema, {options}))",
     "Client.transactional_producer": "heard = threaded_hearing(on_decided)\n        made, producer = transactional_over(\n"
     "            self._loop,\n            self._inner,\n"
     "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare, check_timeout, heard),\n"
@@ -143,15 +143,15 @@ BODIES = {
     "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
     "        return TransactionalProducer(self._loop, made, producer)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
-    "        return self._opening.consumer(topic, subscription, schema, {options}, twin)",
+    "        return self._factory.consumer(topic, subscription, schema, {options}, twin)",
     "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
     "        given |= {{'start_inclusive': start_inclusive, 'reader_name': reader_name}}\n"
-    "        return Reader(self._loop, self._opening.reader(topic, start, given))",
+    "        return Reader(self._loop, self._factory.reader(topic, start, given))",
     "Client.consistent_reader": "given = {options} | {{'schema': schema, 'max_ahead': max_ahead}}\n"
     "        given |= {{'max_cut_messages': max_cut_messages, 'max_cut_bytes': max_cut_bytes}}\n"
     "        given |= {{'check_interval': check_interval}}\n"
-    "        return ConsistentReader(self._loop, self._opening.consistent_reader(topics, start, given))",
-    "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
+    "        return ConsistentReader(self._loop, self._factory.consistent_reader(topics, start, given))",
+    "Client.create_table_view": "return TableView(self._loop, self._factory.table_view(topic, schema, {options}))",
     "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
     '            raise refused("consumer", consumer, "a consumer of this client")\n'
     '        chosen = options_of(PipelineOptions, options, "pipeline")\n'
@@ -159,7 +159,7 @@ BODIES = {
     "        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)\n"
     "        batch = functools.partial(TransactionalBatch, self._loop)\n"
     "        return run_pipeline(self._loop, run, handler, batch, stop, chosen.concurrency, ambient=chosen.ambient)",
-    "Client.add_interceptors": "self._opening.interceptors.add(interceptors)",
+    "Client.add_interceptors": "self._factory.interceptors.add(interceptors)",
     **{f"{owner}.{method}": body for owner in ("Coordinator", "Client") for method, body in LIVING.items()},
 }
 """What a method does instead of calling the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
@@ -260,15 +260,15 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 {imports}
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.txn.transactions import Attempts, growing_pauses
 from pulsar_txn.client.txn.check_groups import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.send.halves import HalfTerms
-from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
-from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
-from pulsar_txn.client.sync.opening import Opening
+from pulsar_txn.client.send.half_messages import HalfTerms
+from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
+from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
+from pulsar_txn.client.sync.factory import ResourceFactory
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
@@ -289,10 +289,10 @@ CLIENT_INIT = '''
 
         So a client that was made before a fork works in the child where it is used first.
         """
-        loop, client = opened(locals())
+        loop, client = client_on_loop(locals())
         super().__init__(loop, client)
-        self._living = Living(loop, client)
-        self._opening = Opening(loop, client)
+        self._lifetime = LoopLifetime(loop, client)
+        self._factory = ResourceFactory(loop, client)
 '''
 COORDINATOR_INIT = '''
     def __init__({arguments}) -> None:
@@ -300,9 +300,9 @@ COORDINATOR_INIT = '''
 
         Its thread starts with the first use, also by a client that shares it, and works for all of them.
         """
-        loop, coordinator = opened_coordinator(locals())
+        loop, coordinator = coordinator_on_loop(locals())
         super().__init__(loop, coordinator)
-        self._living = Living(loop, coordinator)
+        self._lifetime = LoopLifetime(loop, coordinator)
 '''
 INITS = {"Client": CLIENT_INIT, "Coordinator": COORDINATOR_INIT}
 """Constructors of what programs make themselves."""

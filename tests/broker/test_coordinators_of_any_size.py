@@ -109,7 +109,7 @@ async def _quiet(clients: _Clients) -> None:
     await clients.host.logs["log"].flush()
 
 
-SIZES = [(24, 200, 700, MIB), pytest.param((320, 1_000, 17_000, 64 * MIB), marks=pytest.mark.soak)]
+SIZES = [(24, 200, 2_000, MIB), pytest.param((320, 1_000, 110_000, 64 * MIB), marks=pytest.mark.soak)]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -15,7 +15,7 @@ from pulsar_txn.broker.admin import function_questions
 from pulsar_txn.broker.admin.routes import make_app
 
 F = "/admin/v3/functions/public/default/f"
-DOOR = "/admin/pulsar-txn/v1/functions"
+WORKER_API = "/admin/pulsar-txn/v1/functions"
 CONFIG = {"className": "f.F", "inputs": ["in"], "output": "out"}
 REPORT = [{"instanceId": 0, "status": {"running": True}, "metrics": {}}]
 
@@ -38,14 +38,14 @@ class Asking:
         assert await self("POST", F, data=form) == (204, b"")
 
     async def be_worker(self):
-        assert (await self("GET", f"{DOOR}/assignments?worker=w"))[0] == 200
-        assert (await self("PUT", f"{DOOR}/reports/public/default/f?worker=w", data=json.dumps(REPORT)))[0] == 204
+        assert (await self("GET", f"{WORKER_API}/assignments?worker=w"))[0] == 200
+        assert (await self("PUT", f"{WORKER_API}/reports/public/default/f?worker=w", data=json.dumps(REPORT)))[0] == 204
 
     async def answered(self, asked, **answer):
         """What a user's request gets when the worker answers so; and the question."""
         asking = asyncio.ensure_future(asked)
-        _, (question,) = await self("GET", f"{DOOR}/questions?worker=w")
-        assert (await self("PUT", f"{DOOR}/answers/{question['number']}?worker=w", data=json.dumps(answer)))[0] == 204
+        _, (question,) = await self("GET", f"{WORKER_API}/questions?worker=w")
+        assert (await self("PUT", f"{WORKER_API}/answers/{question['number']}?worker=w", data=json.dumps(answer)))[0] == 204
         return await asking, question
 
 
@@ -146,44 +146,44 @@ async def test_a_question_that_nobody_answers_ends_with_a_sentence_and_is_forgot
     await ask.be_worker()
     status, answer = await ask("GET", f"{F}/state/k")
     assert (status, "did not answer" in answer["reason"]) == (504, True)
-    assert await ask("GET", f"{DOOR}/questions?worker=w") == (200, [])
-    assert await ask("PUT", f"{DOOR}/answers/1?worker=w", data='{"value": 1}') == (204, b"")
+    assert await ask("GET", f"{WORKER_API}/questions?worker=w") == (200, [])
+    assert await ask("PUT", f"{WORKER_API}/answers/1?worker=w", data='{"value": 1}') == (204, b"")
 
 
 async def test_a_question_is_handed_once_and_answers_come_in_any_order(ask):
     await ask.create()
     await ask.be_worker()
     asking = [asyncio.ensure_future(ask("GET", f"{F}/state/a"))]
-    _, (first,) = await ask("GET", f"{DOOR}/questions?worker=w")
+    _, (first,) = await ask("GET", f"{WORKER_API}/questions?worker=w")
     asking.append(asyncio.ensure_future(ask("GET", f"{F}/state/b")))
-    _, (second,) = await ask("GET", f"{DOOR}/questions?worker=w")
+    _, (second,) = await ask("GET", f"{WORKER_API}/questions?worker=w")
     assert (first["key"], second["key"]) == ("a", "b")
     for question in (second, first):
         value = json.dumps({"value": question["key"]})
-        assert (await ask("PUT", f"{DOOR}/answers/{question['number']}?worker=w", data=value))[0] == 204
+        assert (await ask("PUT", f"{WORKER_API}/answers/{question['number']}?worker=w", data=value))[0] == 204
     assert [await each for each in asking] == [(200, "a"), (200, "b")]
 
 
 async def test_another_worker_gets_no_questions_and_gives_no_answers(ask):
     await ask.be_worker()
-    assert (await ask("GET", f"{DOOR}/questions?worker=other"))[0] == 409
-    assert (await ask("PUT", f"{DOOR}/answers/1?worker=other", data="{}"))[0] == 409
-    assert (await ask("PUT", f"{DOOR}/answers/1?worker=w", data="[]"))[0] == 400
+    assert (await ask("GET", f"{WORKER_API}/questions?worker=other"))[0] == 409
+    assert (await ask("PUT", f"{WORKER_API}/answers/1?worker=other", data="{}"))[0] == 409
+    assert (await ask("PUT", f"{WORKER_API}/answers/1?worker=w", data="[]"))[0] == 400
 
 
 async def test_a_worker_of_a_broker_that_was_just_started_is_not_told_that_another_one_took_over(ask):
-    assert (await ask("PUT", f"{DOOR}/reports/public/default/f?worker=w", data=json.dumps(REPORT)))[0] == 204
+    assert (await ask("PUT", f"{WORKER_API}/reports/public/default/f?worker=w", data=json.dumps(REPORT)))[0] == 204
 
 
 async def test_a_function_is_deleted_after_its_subscription_when_that_was_asked_for(ask):
     await ask.create(cleanupSubscription=True)
     await ask.be_worker()
     deleting = asyncio.ensure_future(ask("DELETE", F))
-    _, (question,) = await ask("GET", f"{DOOR}/questions?worker=w")
+    _, (question,) = await ask("GET", f"{WORKER_API}/questions?worker=w")
     assert question["verb"] == "unsubscribe"
-    _, told = await ask("GET", f"{DOOR}/assignments?worker=w")
+    _, told = await ask("GET", f"{WORKER_API}/assignments?worker=w")
     assert told["functions"][0]["record"]["running"] is False
-    await ask("PUT", f"{DOOR}/answers/{question['number']}?worker=w", data='{"value": null}')
+    await ask("PUT", f"{WORKER_API}/answers/{question['number']}?worker=w", data='{"value": null}')
     assert await deleting == (204, b"")
     assert (await ask("GET", F))[0] == 404
 
@@ -218,6 +218,6 @@ async def test_the_last_minute_of_a_function_is_that_of_its_instances(ask):
     await ask.be_worker()
     minutes = [{"receivedTotal": 2, "userExceptionsTotal": 1, "avgProcessLatency": 3.0}, {"receivedTotal": 4}]
     reports = [{"instanceId": n, "status": {}, "metrics": {"1min": each}} for n, each in enumerate(minutes)]
-    await ask("PUT", f"{DOOR}/reports/public/default/f?worker=w", data=json.dumps(reports))
+    await ask("PUT", f"{WORKER_API}/reports/public/default/f?worker=w", data=json.dumps(reports))
     found = (await ask("GET", f"{F}/stats"))[1]["1min"]
     assert (found["receivedTotal"], found["userExceptionsTotal"], found["avgProcessLatency"]) == (6, 1, 1.0)

@@ -1,4 +1,4 @@
-"""`/admin/v3/functions` and the worker's door: what is kept, what is refused, and what survives a crash."""
+"""`/admin/v3/functions` and the worker's API: what is kept, what is refused, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from pulsar_txn.broker.admin.routes import make_app
 
 BASE = "/admin/v3/functions/public/default"
-DOOR = "/admin/pulsar-txn/v1/functions"
+WORKER_API = "/admin/pulsar-txn/v1/functions"
 CONFIG = {"className": "f.F", "inputs": ["in"], "parallelism": 2, "runtime": "PYTHON", "jar": None}
 
 
@@ -72,7 +72,7 @@ async def test_a_function_is_created_shown_listed_updated_and_deleted(ask):
 
 async def test_functions_are_refused_where_nobody_enabled_them(benches):
     async with http(await benches().start()) as ask:
-        for method, path in (("POST", f"{BASE}/f"), ("GET", BASE), ("GET", f"{DOOR}/assignments?worker=w")):
+        for method, path in (("POST", f"{BASE}/f"), ("GET", BASE), ("GET", f"{WORKER_API}/assignments?worker=w")):
             status, answer = await ask(method, path)
             assert status == 409
             assert "functionsWorkerEnabled" in answer["reason"]
@@ -159,19 +159,19 @@ async def test_functions_and_packages_survive_a_crash_and_an_upload_that_was_cut
     async with http(enabled) as ask:
         assert await ask("GET", BASE) == (200, ["f"])
         assert await ask("GET", f"{BASE}/f/download") == (200, b"class F: pass")
-        _, told = await ask("GET", f"{DOOR}/assignments?worker=w")
+        _, told = await ask("GET", f"{WORKER_API}/assignments?worker=w")
         assert told["functions"][0]["record"]["stopped"] == [1]
     assert len(enabled.store.names("functions/")) == 1
 
 
 async def test_a_worker_hears_of_changes_and_its_reports_are_the_status(ask):
-    _, first = await ask("GET", f"{DOOR}/assignments?worker=w")
-    waiting = asyncio.create_task(ask("GET", f"{DOOR}/assignments?worker=w&after={first['revision']}"))
+    _, first = await ask("GET", f"{WORKER_API}/assignments?worker=w")
+    waiting = asyncio.create_task(ask("GET", f"{WORKER_API}/assignments?worker=w&after={first['revision']}"))
     await ask("POST", f"{BASE}/f", data=upload())
     _, told = await waiting
     assert [each["name"] for each in told["functions"]] == ["f"]
     number = told["functions"][0]["record"]["package"]["number"]
-    assert await ask("GET", f"{DOOR}/packages/{number}") == (200, b"class F: pass")
+    assert await ask("GET", f"{WORKER_API}/packages/{number}") == (200, b"class F: pass")
     _, status = await ask("GET", f"{BASE}/f/status")
     assert (status["numInstances"], status["numRunning"]) == (2, 0)
     reports = [
@@ -182,7 +182,7 @@ async def test_a_worker_hears_of_changes_and_its_reports_are_the_status(ask):
         }
         for index in range(2)
     ]
-    assert (await ask("PUT", f"{DOOR}/reports/public/default/f?worker=w", data=json.dumps(reports)))[0] == 204
+    assert (await ask("PUT", f"{WORKER_API}/reports/public/default/f?worker=w", data=json.dumps(reports)))[0] == 204
     _, status = await ask("GET", f"{BASE}/f/status")
     assert (status["numRunning"], status["instances"][1]["status"]["numReceived"]) == (2, 3)
     assert (await ask("GET", f"{BASE}/f/1/status"))[1]["running"] is True
@@ -196,31 +196,31 @@ async def test_a_worker_hears_of_changes_and_its_reports_are_the_status(ask):
 
 
 async def test_an_older_worker_is_told_that_another_one_has_taken_over(ask):
-    _, first = await ask("GET", f"{DOOR}/assignments?worker=old")
-    assert (await ask("GET", f"{DOOR}/assignments?worker=new"))[0] == 200
-    assert (await ask("GET", f"{DOOR}/assignments?worker=old&after={first['revision']}"))[0] == 409
-    assert (await ask("PUT", f"{DOOR}/reports/public/default/f?worker=old", data="[]"))[0] == 409
+    _, first = await ask("GET", f"{WORKER_API}/assignments?worker=old")
+    assert (await ask("GET", f"{WORKER_API}/assignments?worker=new"))[0] == 200
+    assert (await ask("GET", f"{WORKER_API}/assignments?worker=old&after={first['revision']}"))[0] == 409
+    assert (await ask("PUT", f"{WORKER_API}/reports/public/default/f?worker=old", data="[]"))[0] == 409
 
 
 async def test_a_worker_finds_its_broker_again_after_a_restart(enabled):
     async with http(enabled) as ask:
-        _, first = await ask("GET", f"{DOOR}/assignments?worker=w")
+        _, first = await ask("GET", f"{WORKER_API}/assignments?worker=w")
     await enabled.restart()
     async with http(enabled) as ask:
-        status, told = await ask("GET", f"{DOOR}/assignments?worker=w&after={first['revision']}")
+        status, told = await ask("GET", f"{WORKER_API}/assignments?worker=w&after={first['revision']}")
         assert status == 200
         assert told["revision"] != first["revision"]
 
 
 @pytest.mark.parametrize("body", ["{}", "[1]", '[{"instanceId": "0", "status": {}, "metrics": {}}]', "no"])
 async def test_a_report_of_another_shape_is_refused(ask, body):
-    await ask("GET", f"{DOOR}/assignments?worker=w")
-    assert (await ask("PUT", f"{DOOR}/reports/public/default/f?worker=w", data=body))[0] == 400
+    await ask("GET", f"{WORKER_API}/assignments?worker=w")
+    assert (await ask("PUT", f"{WORKER_API}/reports/public/default/f?worker=w", data=body))[0] == 400
 
 
 async def test_instances_are_started_stopped_and_restarted_alone(ask):
     async def record():
-        return (await ask("GET", f"{DOOR}/assignments?worker=w"))[1]["functions"][0]["record"]
+        return (await ask("GET", f"{WORKER_API}/assignments?worker=w"))[1]["functions"][0]["record"]
 
     await ask("POST", f"{BASE}/f", data=upload())
     for path, running, stopped in (

@@ -609,7 +609,7 @@ async def test_a_check_that_hangs_gives_its_place_to_others_and_means_unknown(br
 
     answers_begun(broker, counted=range(100))
     async with fake_client(broker) as client:
-        check = sync.checking.threaded(blocks) if blocking else hangs
+        check = sync.check_groups.threaded(blocks) if blocking else hangs
         await client.join_check_group("orders", check, concurrency=2, check_timeout=0.5)
         for least in range(1, 20):
             broker.ask("orders", TxnId(0, least), say_begun=True)
@@ -643,7 +643,7 @@ async def test_calls_that_hang_are_bounded_and_then_no_more_are_made(broker, mon
 
     answers_begun(broker, counted=range(100))
     async with fake_client(broker) as client:
-        await client.join_check_group("orders", sync.checking.threaded(blocks), concurrency=2, check_timeout=0.02)
+        await client.join_check_group("orders", sync.check_groups.threaded(blocks), concurrency=2, check_timeout=0.02)
         for least in range(20):
             broker.ask("orders", TxnId(0, least), say_begun=True)
         await broker.until(lambda: "no questions come meanwhile" in caplog.text)
@@ -724,12 +724,12 @@ async def test_terms_that_make_no_sense_are_refused(broker):
 
 
 def test_a_blocking_client_hears_decisions_in_a_thread():
-    decided = sync.checking.threaded_hearing(print)
+    decided = sync.check_groups.threaded_hearing(print)
     assert isinstance(decided, check_groups.ClosedWithGroup)
-    assert sync.checking.threaded_hearing(None) is None
+    assert sync.check_groups.threaded_hearing(None) is None
     with pytest.raises(InvalidConfiguration, match="asynchronous"):
 
         async def hears(_decision):
             """Nobody would await it."""
 
-        sync.checking.threaded_hearing(hears)
+        sync.check_groups.threaded_hearing(hears)

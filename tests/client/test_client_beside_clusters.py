@@ -89,10 +89,10 @@ async def test_a_transaction_of_one_coordinator_is_refused_by_clients_of_another
 async def test_a_client_has_left_when_all_its_producers_and_consumers_are_closed() -> None:
     """A lane may serve another client only when nothing of this one can arrive any more."""
     async with AsyncCoordinator(BESIDE) as coordinator:
-        guest = coordinator.inside.coordinators._guest
-        assert guest is not None
+        incarnation = coordinator.inside.coordinators._incarnation
+        assert incarnation is not None
         client = AsyncClient(URL, coordinator=coordinator)
         resource = object()
-        assert guest.has_left()
+        assert incarnation.has_left()
         client.inside.register(client.inside.next_resource_id(), resource)  # type: ignore[arg-type]  # it is never closed
-        assert not guest.has_left()
+        assert not incarnation.has_left()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.client.errors import CutTooLarge
-from pulsar_txn.client.receive.cuts.halves import SampledEnds
-from pulsar_txn.client.receive.cuts.lane import RUN_MESSAGES, Samples
-from pulsar_txn.client.receive.cuts.planner import Limits, Planner, Shown
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
+from pulsar_txn.client.receive.consistent.lookahead import RUN_MESSAGES, Samples
+from pulsar_txn.client.receive.consistent.planner import Limits, Planner, Shown
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import EARLIEST, TxnId
 
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(WEIGHTS)), st.integers(0, 9), st.integers(0, 9)), max_size=60)
@@ -71,11 +71,11 @@ def shown(first: int, count: int, txn: int | None = None, size: int = 1) -> list
 
 
 def all_passed(made: Planner) -> None:
-    for index, lane in enumerate(made.lanes):
+    for index, lookahead in enumerate(made.lookaheads):
         number = made.begin_sample()
-        made.sampled(index, number, lane.read)
-        made.passed(index, lane.read)
-    made.settle()
+        made.sampled(index, number, lookahead.read)
+        made.passed(index, lookahead.read)
+    made.mark_complete()
 
 
 def test_a_transaction_larger_than_a_cut_may_be_is_refused_and_what_is_before_it_comes() -> None:
@@ -134,11 +134,11 @@ def test_a_large_interleaved_transaction_costs_one_walk() -> None:
     for at in range(0, 30_000, 2):
         for index in range(3):
             made.show(index, shown(at, 1, txn=0) + shown(at + 1, 1, txn=at + 1))
-    for index, lane in enumerate(made.lanes):
+    for index, lookahead in enumerate(made.lookaheads):
         number = made.begin_sample()
-        made.sampled(index, number, lane.read)
-        made.passed(index, lane.read)
-    made.settle()
+        made.sampled(index, number, lookahead.read)
+        made.passed(index, lookahead.read)
+    made.mark_complete()
     plan = made.next(1)
     assert plan is not None
     assert plan.messages == 90_000 - 3, "the last messages are after the transaction"
@@ -163,7 +163,7 @@ def test_an_empty_partition_holds_nothing_up() -> None:
         number = made.begin_sample()
         made.sampled(index, number, (7, -1) if index else (0, 0))
         made.passed(index, EARLIEST if index else (0, 0))
-    made.settle()
+    made.mark_complete()
     assert made.next(1) is not None
 
 
@@ -172,7 +172,7 @@ def sampled(made: Planner, index: int, end: int) -> None:
 
 
 def nothing_comes(made: Planner) -> bool:
-    made.settle()
+    made.mark_complete()
     return made.next(10) is None
 
 
@@ -188,7 +188,7 @@ def test_a_sample_that_was_under_way_when_a_transaction_was_seen_says_nothing_of
     made.show(1, shown(4, 1, txn=1))
     sampled(made, 1, 4)
     made.passed(1, (0, 4))
-    made.settle()
+    made.mark_complete()
     plan = made.next(10)
     assert plan is not None
     assert plan.messages == 2
@@ -238,11 +238,11 @@ def test_a_partition_that_nobody_has_looked_for_may_have_a_part_of_a_transaction
 def test_an_end_counts_for_halves_that_were_settled_before_it_was_asked_for() -> None:
     ends = SampledEnds()
     ends.begin()
-    assert ends.answered(1, Halves(last=(7, 4), first=(7, 2))) == 0, "a half waits"
+    assert ends.answered(1, HalfMessageEnds(last=(7, 4), first=(7, 2))) == 0, "a half waits"
     ends.begin()
-    assert ends.answered(2, Halves(last=(7, 4), first=None)) == 0, "it was copied after the end was asked for, perhaps"
+    assert ends.answered(2, HalfMessageEnds(last=(7, 4), first=None)) == 0, "it was copied after the end was asked for, perhaps"
     ends.begin()
-    assert ends.answered(3, Halves(last=(7, 9), first=(7, 5))) == 2
+    assert ends.answered(3, HalfMessageEnds(last=(7, 9), first=(7, 5))) == 2
     ends.begin()
-    assert ends.answered(4, Halves(last=(7, 9), first=(7, 5))) == 2
+    assert ends.answered(4, HalfMessageEnds(last=(7, 9), first=(7, 5))) == 2
     assert SampledEnds().answered(5, None) == 5, "no topic of halves"

@@ -173,9 +173,9 @@ class World:
 
     def ended(self, batch, answer):
         assert batch.state is State.ENDED
-        for ticket in batch.tickets if batch.messages else []:
-            assert ticket not in self.answers, "answered twice"
-            self.answers[ticket] = answer
+        for future in batch.futures if batch.messages else []:
+            assert future not in self.answers, "answered twice"
+            self.answers[future] = answer
 
     def seal_all(self, group):
         while (batch := self.machine.seal(group)) is not None:
@@ -195,22 +195,22 @@ class World:
         unit = self.chance.choice([None, *self.units.values()])
         if unit is not None and unit.over is not None:
             return
-        ticket = self.number
+        future = self.number
         self.number += 1
         key = self.chance.choice([None, "a", "b"]) if self.machine._keyed else None
-        payload = b"%08d" % ticket
+        payload = b"%08d" % future
         row = payload
         if self.given:
-            row = (payload, None, None, 0, ticket, None, False)
+            row = (payload, None, None, 0, future, None, False)
         elif key is not None:
             row = (payload, key, None, 0, None, None, False)
         if isinstance(row, tuple):
             self.machine.check(row, unit)
             self.perform()
         group = self.machine.group(row, unit)
-        self.queued[ticket] = (payload, unit, key)
+        self.queued[future] = (payload, unit, key)
         if self.machine.max_messages == 1 and unit is None and row is payload:
-            self.seal(self.machine.lone(row, 8, ticket))
+            self.seal(self.machine.lone(row, 8, future))
             self.perform()
             return
         if not self.machine.has_room(group, 8):
@@ -219,7 +219,7 @@ class World:
             group = self.machine.group(row, unit)
         if unit is not None and group.batch is None:
             self.counted[unit] += 1
-        todo = self.machine.add(group, row, 8, ticket)
+        todo = self.machine.add(group, row, 8, future)
         if todo is Todo.LEAVE:
             self.seal_all(group)
         elif todo is Todo.LATER:
@@ -349,8 +349,8 @@ class World:
             unit = units[payload]
             assert (txn_id is None) == (unit is None), "stored outside of its transaction"
             assert unit is None or txn_id == unit.txn_id
-        for ticket, answer in self.answers.items():
-            payload, unit, _ = self.queued[ticket]
+        for future, answer in self.answers.items():
+            payload, unit, _ = self.queued[future]
             if not isinstance(answer, Exception):
                 assert copies[payload] >= 1, "a receipt for what is not stored"
                 if answer != (-1, -1):
@@ -360,7 +360,7 @@ class World:
         if self.broker.deduplicates:
             assert not copies or max(copies.values()) == 1, "stored twice"
         for unit in self.units.values():  # what a transaction would commit is there once
-            answers = [self.answers[ticket] for ticket, (_, of, _) in self.queued.items() if of is unit]
+            answers = [self.answers[future] for future, (_, of, _) in self.queued.items() if of is unit]
             if not any(isinstance(each, Exception) for each in answers):
                 mine = [payload for payload, of, _ in self.queued.values() if of is unit]
                 assert all(copies[payload] == 1 for payload in mine), "a whole transaction has something twice"

@@ -107,11 +107,11 @@ class World:
         outbox = self.outbox()
         table = self.database.table
 
-        async def read(door: Any) -> Any:
-            await door.begin()
-            orders = await door.rows(f"SELECT id FROM {table}_orders ORDER BY id", {}, 100)
-            outcomes = await door.rows(f"SELECT outcome FROM {table}", {}, 100)
-            await door.commit()
+        async def read(port: Any) -> Any:
+            await port.begin()
+            orders = await port.rows(f"SELECT id FROM {table}_orders ORDER BY id", {}, 100)
+            outcomes = await port.rows(f"SELECT outcome FROM {table}", {}, 100)
+            await port.commit()
             return [row[0] for row in orders], [row[0] for row in outcomes]
 
         orders, outcomes = await outbox._engine.use(read)
@@ -146,10 +146,10 @@ async def _create(world: World) -> None:
     outbox = world.outbox()
     await outbox.create_table()
 
-    async def create(door: Any) -> None:
-        await door.begin()
-        await door.execute(f"CREATE TABLE {world.database.table}_orders (id INTEGER PRIMARY KEY)", {})
-        await door.commit()
+    async def create(port: Any) -> None:
+        await port.begin()
+        await port.execute(f"CREATE TABLE {world.database.table}_orders (id INTEGER PRIMARY KEY)", {})
+        await port.commit()
 
     await outbox._engine.use(create)
     await outbox.close()

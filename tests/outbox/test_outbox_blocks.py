@@ -133,7 +133,7 @@ def test_a_process_that_dies_after_prepare_is_aborted_by_a_tombstone(world: Worl
     block.__enter__()
     world.database.insert(connection, 1)
     stopped = block._life.leave(None)
-    block._life._block._door.commit = _never
+    block._life._block._port.commit = _never
     with pytest.raises(_Stopped):
         stopped.send(None)
     outbox.close()
@@ -277,14 +277,14 @@ def test_an_interrupt_during_commit_is_left_to_the_check(world: World) -> None:
     block = outbox.transaction(connection)
     with pytest.raises(KeyboardInterrupt) as raised, block:
         world.database.insert(connection, 1)
-        door = block._life._block._door
-        real = door.commit
+        port = block._life._block._port
+        real = port.commit
 
         async def commit() -> None:
             await real()
             raise KeyboardInterrupt
 
-        door.commit = commit
+        port.commit = commit
     assert "is not known" in raised.value.__notes__[0]
     connection.close()
     assert world.look() == ([1], ["PREPARED"])
@@ -330,8 +330,8 @@ def test_a_check_during_the_commit_never_rolls_back_and_one_after_it_says_commit
         block = world.outbox().transaction(connection)
         with block:
             world.database.insert(connection, 1)
-            door = block._life._block._door
-            real = door.commit
+            port = block._life._block._port
+            real = port.commit
 
             async def commit() -> None:
                 asking.start()
@@ -339,7 +339,7 @@ def test_a_check_during_the_commit_never_rolls_back_and_one_after_it_says_commit
                 await real()
                 asking.join()
 
-            door.commit = commit
+            port.commit = commit
         ((question, during),) = answers
         later = other._answer(question).name
     assert world.look() == ([1], ["COMMITTED"])

@@ -394,10 +394,10 @@ def test_two_processes_that_write_the_identity_at_once_read_the_same(world: Worl
     identity = first._engine.rows.identity
     insert, found = identity.insert, []
 
-    async def later(door: Any) -> None:
+    async def later(port: Any) -> None:
         identity.insert = insert  # type: ignore[method-assign]  # the other process is faster
         found.append(await second._engine.identity())
-        await insert(door)
+        await insert(port)
 
     identity.insert = later  # type: ignore[method-assign]  # as above
     assert [at_once(first._engine.identity())] == found == world.identity(world.database)

@@ -90,7 +90,7 @@ class Database:
         return (tuple(self.committed.items()), self.program, tuple((n, tuple(w.items())) for n, w in sorted(self.open.items())))
 
 
-class Door:
+class DatabasePort:
     """One connection of the model."""
 
     blocking = False
@@ -227,9 +227,9 @@ class World:
     # --- actors -------------------------------------------------------------------------------------------------------
 
     async def _program(self) -> None:
-        door = Door(self.database, PROGRAM, self._keep_first)
-        await door.begin()
-        block = Block(KEY, self._rows, door, Pulsar(self.coordinator, self.database), self._own_check)
+        port = DatabasePort(self.database, PROGRAM, self._keep_first)
+        await port.begin()
+        block = Block(KEY, self._rows, port, Pulsar(self.coordinator, self.database), self._own_check)
         try:
             await block.leave(None)
         except OutboxOutcomeUnknown:
@@ -240,14 +240,14 @@ class World:
             assert self.database.program, "the block succeeded, and the database did not commit"
 
     async def _own_check(self) -> Outcome | None:
-        return await self._rows.decide(Door(self.database, "own", self._keep_first), KEY.text, TXN, KEY.identity)
+        return await self._rows.decide(DatabasePort(self.database, "own", self._keep_first), KEY.text, TXN, KEY.identity)
 
     async def _check(self, name: str) -> None:
         database = self.elsewhere if name == STRAY else self.database
         question = CheckQuestion(TXN, "orders", check_data_of(KEY), 1, 15, self.coordinator.status == "PREPARED")
         await point(f"asked, prepared={question.prepared}")
-        door = Door(database, name, self._keep_first)
-        checking = Checking(lambda key, txn_id: self._rows.decide(door, key.text, txn_id, key.identity))
+        port = DatabasePort(database, name, self._keep_first)
+        checking = Checking(lambda key, txn_id: self._rows.decide(port, key.text, txn_id, key.identity))
         try:
             answer = await checking.answer(question)
         except Busy:
@@ -257,14 +257,14 @@ class World:
             self.coordinator.status = "COMMITTED" if answer is LocalOutcome.COMMIT else "ABORTED"
 
     async def _trim(self) -> None:
-        door, rows, coordinator = Door(self.database, "trimmer", self._keep_first), self._rows, self.coordinator
+        port, rows, coordinator = DatabasePort(self.database, "trimmer", self._keep_first), self._rows, self.coordinator
 
         class Store:
             async def older(self, before_ms: int, after: str) -> list[Row]:
-                return await rows.older(door, before_ms, after)
+                return await rows.older(port, before_ms, after)
 
             async def remove(self, keys: Any) -> None:
-                await rows.remove(door, keys)
+                await rows.remove(port, keys)
 
         async def end(row: Row) -> None:
             await point(f"trim ends with {row.outcome}")
@@ -273,7 +273,7 @@ class World:
         try:
             await trim(Store(), end, 1)
         except Busy:
-            await door.rollback()
+            await port.rollback()
 
     # --- what can happen next -----------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ def _cut_off(block: Any, *, after_commit: bool) -> None:
     if after_commit:
         block._life._pulsar.leave = cut
     else:
-        block._life._block._door.commit = cut
+        block._life._block._port.commit = cut
     work = block._life.leave(None)
     with pytest.raises(_Cut):
         work.send(None)

@@ -116,15 +116,15 @@ def test_a_check_gives_up_waiting_for_a_row_in_flight_and_finds_it_later(
         with block:
             connection.execute(f"INSERT INTO {world.table}_orders VALUES (1, 1)")
             assert block._life._block is not None
-            door = block._life._block._door
-            real = door.commit
+            port = block._life._block._port
+            real = port.commit
 
             async def commit() -> None:
                 questions.extend(world.coordinator.questions())
                 answers.append(checker._answer(questions[0]).name)
                 await real()
 
-            door.commit = commit  # type: ignore[method-assign]  # where it is slow
+            port.commit = commit  # type: ignore[method-assign]  # where it is slow
         answers.append(checker._answer(questions[0]).name)
         connection.close()
     assert answers == ["UNKNOWN", "COMMIT"]

@@ -10,7 +10,7 @@ import pytest
 from pulsar_txn.pipeline.functions.worker import worker
 
 
-class Door:
+class BrokerApi:
     """A broker that notes what it is told, and may be away."""
 
     def __init__(self):
@@ -44,7 +44,7 @@ class Supervisor:
 
 async def test_only_what_has_changed_is_reported_and_all_of_it_to_a_broker_that_was_started_again(monkeypatch):
     monkeypatch.setattr(worker, "REPORT_SECONDS", 0)
-    door, supervisor, said = Door(), Supervisor(), {}
+    broker_api, supervisor, said = BrokerApi(), Supervisor(), {}
 
     async def told():
         """What is told in two whole rounds."""
@@ -52,14 +52,14 @@ async def test_only_what_has_changed_is_reported_and_all_of_it_to_a_broker_that_
         async with asyncio.timeout(10):
             while supervisor.looked < looked + 3:  # noqa: ASYNC110 - the rounds are the worker's
                 await asyncio.sleep(0)
-        found, door.told = door.told, []
+        found, broker_api.told = broker_api.told, []
         return found
 
     tasks = [
-        asyncio.create_task(worker._report(door, supervisor, "w", said)),
-        asyncio.create_task(worker._follow(door, supervisor, asyncio.Event(), said)),
+        asyncio.create_task(worker._report(broker_api, supervisor, "w", said)),
+        asyncio.create_task(worker._follow(broker_api, supervisor, asyncio.Event(), said)),
     ]
-    door.revisions.put_nowait("one.1")
+    broker_api.revisions.put_nowait("one.1")
     assert await told() == []
     supervisor.now = {"t/n/f": [1], "t/n/g": [1]}
     assert sorted(await told()) == [("t/n/f", [1]), ("t/n/g", [1])]
@@ -68,14 +68,14 @@ async def test_only_what_has_changed_is_reported_and_all_of_it_to_a_broker_that_
     assert await told() == [("t/n/f", [2])]
     supervisor.now = {"t/n/f": [2], "t/n/g": [1]}
     assert await told() == [("t/n/g", [1])]
-    door.revisions.put_nowait("one.2")
+    broker_api.revisions.put_nowait("one.2")
     assert await told() == []
-    door.revisions.put_nowait("two.1")
+    broker_api.revisions.put_nowait("two.1")
     assert len(await told()) == 2
-    door.away = True
+    broker_api.away = True
     supervisor.now = {"t/n/f": [3]}
     assert await told() == []
-    door.away = False
+    broker_api.away = False
     assert await told() == [("t/n/f", [3])]
     for task in tasks:
         task.cancel()

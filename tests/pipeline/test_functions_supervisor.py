@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.pipeline.functions.worker import supervisor
-from pulsar_txn.pipeline.functions.worker.door import InstanceName, InstanceSpec, function_config, specs_of
+from pulsar_txn.pipeline.functions.worker.broker_api import InstanceName, InstanceSpec, function_config, specs_of
 from pulsar_txn.pipeline.functions.worker.supervisor import Health, Supervisor, report_of
 
 

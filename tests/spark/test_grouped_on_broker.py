@@ -18,7 +18,7 @@ from pulsar_txn.client.inside import Epoch, act_as, open_for_others, take_over
 from pulsar_txn.pipeline.spark.errors import GroupRefused, OptionError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options, read_options
 from pulsar_txn.pipeline.spark.sink import writer
-from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, PublishResult
 from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record
 from pulsar_txn.pipeline.spark.sink.delivery import epoch_of, open_gate, transactional_id
 from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged
@@ -56,12 +56,12 @@ class Run:
                 await producer.send_encoded(encode_batch(rows), txn=txn)
         return str(txn_id)
 
-    async def commit(self, batch: int, delivered: list[str] | None = None) -> Outcome:
+    async def commit(self, batch: int, delivered: list[str] | None = None) -> PublishResult:
         """The commit of a micro-batch whose tasks have sent (without `delivered`: they do that first)."""
         if delivered is None:
             delivered = [await self.send(batch, task) for task in (0, 1)]
         work = GroupWork(batch, dict.fromkeys(self.targets, 6), [], [], {}, delivered=delivered)
-        outcome: Outcome = await self.store.carry_out(self.committer.commit(work), batch, [])
+        outcome: PublishResult = await self.store.carry_out(self.committer.commit(work), batch, [])
         return outcome
 
     async def read(self, topic: str) -> list[bytes]:
@@ -108,9 +108,9 @@ async def runs(pulsar: Target, topic: str) -> AsyncIterator[Runs]:
 
 async def test_batches_are_published_one_after_the_other_and_a_replay_is_skipped(runs: Runs) -> None:
     run = runs.start()
-    assert [await run.commit(batch) for batch in range(3)] == [Outcome.PUBLISHED] * 3
+    assert [await run.commit(batch) for batch in range(3)] == [PublishResult.PUBLISHED] * 3
     again = runs.start()
-    assert await again.commit(2) is Outcome.SKIPPED
+    assert await again.commit(2) is PublishResult.SKIPPED
     await again.check(3)
 
 
@@ -122,7 +122,7 @@ async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(runs
             await first.commit(done)
         except Stopped:
             # Its client is not closed: that would abort what the run has open.
-            assert await runs.start().commit(done) in Outcome
+            assert await runs.start().commit(done) in PublishResult
             done += 1
         else:
             break
@@ -140,7 +140,7 @@ async def test_a_zombie_that_goes_on_after_its_successor_changes_nothing(runs: R
     await newer.commit(0)
     zombie.store.woken.set()
     ended = (await asyncio.gather(sleeping, return_exceptions=True))[0]
-    assert isinstance(ended, Outcome | SinkFenced | GroupRefused), ended
+    assert isinstance(ended, PublishResult | SinkFenced | GroupRefused), ended
     await newer.commit(1)
     await newer.check(2)
 

@@ -27,7 +27,7 @@ from pulsar_txn.pipeline.spark.errors import (
     SkipRefused,
     StoreFailed,
 )
-from pulsar_txn.pipeline.spark.sink.committer import ANY_TOPIC, Outcome, SinkCommitter, Work, fill
+from pulsar_txn.pipeline.spark.sink.committer import ANY_TOPIC, PublishResult, SinkCommitter, Work, fill
 from pulsar_txn.pipeline.spark.sink.control import (
     Barrier,
     EndReply,
@@ -303,7 +303,9 @@ class Crash(BaseException):
 Committer = Callable[[], SinkCommitter]
 
 
-def steps(committer: SinkCommitter, run: Run, batch: int, rows: dict[str, int] | None = None) -> Generator[Any, None, Outcome]:
+def steps(
+    committer: SinkCommitter, run: Run, batch: int, rows: dict[str, int] | None = None
+) -> Generator[Any, None, PublishResult]:
     """Carry out a commit, giving control away before and after every request; what is sent in replaces the reply."""
     work = committer.commit(run.deliver(batch, rows))
     reply: Any = None
@@ -322,7 +324,7 @@ def steps(committer: SinkCommitter, run: Run, batch: int, rows: dict[str, int] |
         yield ("after", request)
 
 
-def finish(work: Generator[Any, None, Outcome]) -> Outcome:
+def finish(work: Generator[Any, None, PublishResult]) -> PublishResult:
     while True:
         try:
             next(work)
@@ -342,7 +344,7 @@ class Query:
         return Run(store, self.carrier, fenced=self.fenced)
 
 
-def commit(query: Query, store: Store, batch: int, *, crash_at: int | None = None) -> Outcome | None:
+def commit(query: Query, store: Store, batch: int, *, crash_at: int | None = None) -> PublishResult | None:
     """One new run that commits one batch; None when it was killed before the request `crash_at`, or gave up."""
     work = steps(query.make(), query.run(store), batch)
     for request in itertools.count():
@@ -514,7 +516,7 @@ def _drive(work: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any
             error = refused
 
 
-def _advance(work: Generator[Any, None, Outcome], count: int) -> bool:
+def _advance(work: Generator[Any, None, PublishResult], count: int) -> bool:
     """So many requests; False when it ended before."""
     for _ in range(2 * count):
         try:
@@ -524,14 +526,14 @@ def _advance(work: Generator[Any, None, Outcome], count: int) -> bool:
     return True
 
 
-def _run_zombie(zombie: Generator[Any, None, Outcome]) -> None:
+def _run_zombie(zombie: Generator[Any, None, PublishResult]) -> None:
     try:
         finish(zombie)
     except (SinkFenced, CommitUndecided, StoreFailed, CheckpointOlderThanSink, RowsMissing):
         return
 
 
-def _finish_or_replay(work: Generator[Any, None, Outcome], query: Query, store: Store, batch: int) -> None:
+def _finish_or_replay(work: Generator[Any, None, PublishResult], query: Query, store: Store, batch: int) -> None:
     try:
         finish(work)
     except (CommitUndecided, StoreFailed, SinkFenced):
@@ -577,10 +579,10 @@ def test_a_lost_answer_of_any_request_leads_to_the_truth(query: Query) -> None:
 @both
 def test_a_batch_that_is_published_already_is_skipped(query: Query) -> None:
     store = Store()
-    assert commit(query, store, 0) is Outcome.PUBLISHED
+    assert commit(query, store, 0) is PublishResult.PUBLISHED
     run = query.run(store)
     work = run.deliver(0)
-    assert _drive(query.make().commit(work), run.perform) is Outcome.SKIPPED
+    assert _drive(query.make().commit(work), run.perform) is PublishResult.SKIPPED
     assert not set(work.places) & set(store.staging), "what the replay has staged is released with it"
     check(store, 1)
 
@@ -597,19 +599,19 @@ def test_a_batch_that_is_published_already_is_skipped(query: Query) -> None:
 def test_a_number_that_comes_again_with_other_work_is_not_skipped(
     first: dict[str, str], again: dict[str, str], why: str
 ) -> None:
-    def given(store: Store, proof: dict[str, str], *, adopt: bool = False) -> Outcome:
+    def given(store: Store, proof: dict[str, str], *, adopt: bool = False) -> PublishResult:
         run = Run(store)
         committer = SinkCommitter(SINK, "query", adopt=adopt)
         return _drive(committer.commit(attrs.evolve(run.deliver(0), **proof)), run.perform)  # type: ignore[no-any-return]
 
     store = Store()
-    assert given(store, first) is Outcome.PUBLISHED
+    assert given(store, first) is PublishResult.PUBLISHED
     with pytest.raises(SkipRefused, match=f"has published micro-batch 0, and .*{why}"):
         given(store, again)
-    assert given(store, first) is Outcome.SKIPPED
+    assert given(store, first) is PublishResult.SKIPPED
     check(store, 1)
-    assert given(store, again, adopt=True) is Outcome.PUBLISHED, "the user has said so"
-    assert given(store, again, adopt=True) is Outcome.SKIPPED, "also when the option stays"
+    assert given(store, again, adopt=True) is PublishResult.PUBLISHED, "the user has said so"
+    assert given(store, again, adopt=True) is PublishResult.SKIPPED, "also when the option stays"
 
 
 @pytest.mark.parametrize(("offsets", "mine"), [("", False), ("1f", False), ("", True)])
@@ -622,7 +624,7 @@ def test_a_batch_that_another_run_has_published_is_not_ours_without_proof(offset
     anew.replaces(kept)
     steps_of_it = anew.commit(attrs.evolve(later.deliver(0), offsets=offsets))
     if mine or offsets:
-        assert _drive(steps_of_it, later.perform) is Outcome.SKIPPED
+        assert _drive(steps_of_it, later.perform) is PublishResult.SKIPPED
         return
     with pytest.raises(SinkFenced, match="another run of sink query/0 has published micro-batch 0 meanwhile"):
         _drive(steps_of_it, later.perform)
@@ -655,7 +657,7 @@ def test_an_empty_batch_leaves_its_marker_too() -> None:
     committer, run = plain(), Run(store, rows={})
     finish(steps(committer, run, 0))
     run.rows = ROWS
-    assert finish(steps(committer, run, 1)) is Outcome.PUBLISHED
+    assert finish(steps(committer, run, 1)) is PublishResult.PUBLISHED
     assert committer.last_marker is not None
     assert committer.last_marker.rows == ROWS
 
@@ -683,9 +685,9 @@ def test_an_adopted_sink_goes_on_after_its_marker_with_the_numbers_of_the_new_qu
     store, other = Store(), Query(lambda: SinkCommitter(SINK, "another query"))
     for batch in range(2):
         replay(PLAIN, store, batch)
-    assert commit(Query(lambda: SinkCommitter(SINK, "another query", adopt=True)), store, 0) is Outcome.PUBLISHED
-    assert commit(other, store, 0) is Outcome.SKIPPED
-    assert commit(other, store, 1) is Outcome.PUBLISHED
+    assert commit(Query(lambda: SinkCommitter(SINK, "another query", adopt=True)), store, 0) is PublishResult.PUBLISHED
+    assert commit(other, store, 0) is PublishResult.SKIPPED
+    assert commit(other, store, 1) is PublishResult.PUBLISHED
     markers = [record for record in store.visible("control") if isinstance(record, Marker)]
     assert [(marker.query_id, marker.batch_id) for marker in markers[-2:]] == [("another query", 0), ("another query", 1)]
     assert Counter(store.visible("a")) == {(0, 0): 4, (1, 0): 4}
@@ -708,8 +710,8 @@ def test_a_crash_at_any_step_of_an_adoption_publishes_the_batch_once() -> None:
 def test_a_marker_of_an_older_version_is_of_any_query() -> None:
     store = Store()
     replay(Query(lambda: SinkCommitter(SINK)), store, 0)
-    assert commit(PLAIN, store, 0) is Outcome.SKIPPED
-    assert commit(PLAIN, store, 1) is Outcome.PUBLISHED
+    assert commit(PLAIN, store, 0) is PublishResult.SKIPPED
+    assert commit(PLAIN, store, 1) is PublishResult.PUBLISHED
     check(store, 2)
 
 
@@ -718,8 +720,8 @@ def test_a_missing_marker_is_refused_and_may_be_adopted(batch: int) -> None:
     store = Store()
     with pytest.raises(SinkStateLost, match="missing"):
         commit(PLAIN, store, batch)
-    assert commit(Query(lambda: SinkCommitter(SINK, "query", adopt=True)), store, batch) is Outcome.PUBLISHED
-    assert commit(PLAIN, store, batch + 1) is Outcome.PUBLISHED
+    assert commit(Query(lambda: SinkCommitter(SINK, "query", adopt=True)), store, batch) is PublishResult.PUBLISHED
+    assert commit(PLAIN, store, batch + 1) is PublishResult.PUBLISHED
 
 
 def test_a_gap_behind_the_last_marker_is_refused() -> None:
@@ -754,7 +756,7 @@ def test_a_transaction_that_timed_out_under_the_commit_is_published_by_another(q
         if when == "before" and isinstance(request, EndTxn) and request.commit:
             store.time_out()
             break
-    assert finish(work) is Outcome.PUBLISHED
+    assert finish(work) is PublishResult.PUBLISHED
     check(store, 1)
 
 

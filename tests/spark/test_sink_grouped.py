@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from pulsar_txn.pipeline.spark.errors import CommitUndecided, GroupRefused, SinkError, SinkFenced, StoreFailed
-from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome, Steps, Work
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, PublishResult, Steps, Work
 from pulsar_txn.pipeline.spark.sink.control import (
     EndGroup,
     EndReply,
@@ -151,7 +151,7 @@ class Run:
         self.late: list[tuple[str, str, Any]] = []
         self.gate = ""
 
-    def batch(self, number: int, plan: Plan) -> Generator[Any, None, Outcome]:
+    def batch(self, number: int, plan: Plan) -> Generator[Any, None, PublishResult]:
         """A micro-batch with a stop before every call."""
         yield "take over"
         self.epoch = self.epoch or self.cluster.take_over()
@@ -166,7 +166,7 @@ class Run:
                     delivered.append(txn)
         self.pauses = 0
         work = GroupWork(number, {"a": 2, "b": 2}, [], [], {}, delivered=delivered)
-        outcome: Outcome = yield from self._drive(self.committer.commit(work))
+        outcome: PublishResult = yield from self._drive(self.committer.commit(work))
         return outcome
 
     def attempt(self, number: int, partition: int, attempt: int, fate: str, gate: str) -> Generator[Any, None, str]:

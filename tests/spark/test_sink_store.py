@@ -21,7 +21,7 @@ from pulsar_txn.client.options import HashingScheme
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError, RowsMissing, SinkFenced
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
+from pulsar_txn.pipeline.spark.sink.committer import PublishResult, SinkCommitter, Work
 from pulsar_txn.pipeline.spark.sink.control import EndTxn, Marker, Publish, WriteRecord, decode_record
 from pulsar_txn.pipeline.spark.sink.staged import SUBSCRIPTION as STAGING_SUBSCRIPTION
 from pulsar_txn.pipeline.spark.sink.staged import Carrier, Parked, Payload, Stager, TaskStaging, rows_by_topic
@@ -53,12 +53,12 @@ class Sink:
         rows = [row(f"{batch}/{number}".encode(), properties={"__batch_id": str(batch)}) for number in range(3)]
         return [Payload(target, -1, encode_batch(rows)) for target in self.targets]
 
-    async def commit(self, store: PulsarSinkStore, committer: SinkCommitter, batch: int) -> Outcome:
+    async def commit(self, store: PulsarSinkStore, committer: SinkCommitter, batch: int) -> PublishResult:
         payloads, parked = self.payloads(batch), []
         if self.parks:
             parked, payloads = await asyncio.to_thread(self.park, payloads), []
         work = Work(batch, rows_by_topic(payloads, parked), [each.place for each in parked])
-        outcome: Outcome = await store.carry_out(committer.commit(work), batch, payloads, parked)
+        outcome: PublishResult = await store.carry_out(committer.commit(work), batch, payloads, parked)
         return outcome
 
     def park(self, payloads: list[Payload]) -> list[Parked]:
@@ -96,8 +96,8 @@ async def sink(pulsar: Target, topic: str) -> AsyncIterator[Sink]:
 
 async def test_batches_are_published_one_after_the_other(sink: Sink) -> None:
     store, committer = sink.store(sink.client()), SinkCommitter("s")
-    assert [await sink.commit(store, committer, batch) for batch in range(3)] == [Outcome.PUBLISHED] * 3
-    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is Outcome.SKIPPED
+    assert [await sink.commit(store, committer, batch) for batch in range(3)] == [PublishResult.PUBLISHED] * 3
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is PublishResult.SKIPPED
     await sink.check(3)
 
 
@@ -112,7 +112,7 @@ async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(sink
         except Stopped:
             await first.close()  # its connections break, as with a process that ends
             second = sink.client()
-            assert await sink.commit(sink.store(second), SinkCommitter("s"), done) in Outcome
+            assert await sink.commit(sink.store(second), SinkCommitter("s"), done) in PublishResult
             await second.close()
         else:
             break
@@ -130,7 +130,7 @@ async def test_a_run_that_was_paused_while_another_took_over_changes_nothing(sin
     zombie.stop_at = 2 * number
     paused = asyncio.create_task(sink.commit(zombie, SinkCommitter("s"), 0))
     await asyncio.wait_for(zombie.sleeps.wait(), 30)
-    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0) is Outcome.PUBLISHED
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0) is PublishResult.PUBLISHED
     zombie.woken.set()
     with pytest.raises(SinkFenced, match="newer run"):
         await asyncio.wait_for(paused, 60)
@@ -148,20 +148,20 @@ async def test_what_stands_before_the_last_marker_is_acknowledged_now_and_then(
     async with await client.subscribe(sink.control, SUBSCRIPTION) as consumer:
         records = [decode_record((await consumer.receive(10)).data)]
     assert [(type(record), getattr(record, "batch_id", None)) for record in records] == [(Marker, 2)]
-    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is Outcome.SKIPPED
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is PublishResult.SKIPPED
 
 
 async def test_a_broker_that_is_away_during_a_commit_only_delays_it(topic: str) -> None:
     with OurBroker() as broker:
         sink = Sink(broker.service_url, topic)
         store, committer = sink.store(sink.client()), SinkCommitter("s")
-        assert await sink.commit(store, committer, 0) is Outcome.PUBLISHED
+        assert await sink.commit(store, committer, 0) is PublishResult.PUBLISHED
         broker.kill()
         commit = asyncio.create_task(sink.commit(store, committer, 1))
         await asyncio.sleep(0.2)
         await asyncio.to_thread(broker.start)
-        assert await asyncio.wait_for(commit, 60) is Outcome.PUBLISHED
-        assert await sink.commit(store, committer, 2) is Outcome.PUBLISHED
+        assert await asyncio.wait_for(commit, 60) is PublishResult.PUBLISHED
+        assert await sink.commit(store, committer, 2) is PublishResult.PUBLISHED
         await sink.check(3)
         for client in sink.clients:
             await client.close()
@@ -200,7 +200,7 @@ async def test_what_is_staged_stays_until_its_batch_is_published_and_no_longer(s
     sink.parks = True
     store, committer = sink.store(sink.client()), SinkCommitter("s")
     for batch in range(3):
-        assert await sink.commit(store, committer, batch) is Outcome.PUBLISHED
+        assert await sink.commit(store, committer, batch) is PublishResult.PUBLISHED
     await sink.check(3)
     await store.close()
     await asyncio.to_thread(sink.park, sink.payloads(3))

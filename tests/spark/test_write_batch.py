@@ -20,7 +20,7 @@ from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, Skip
 from pulsar_txn.pipeline.spark.connecting import Hand, background, run_with_hands
 from pulsar_txn.pipeline.spark.foreach_batch import _last_of
 from pulsar_txn.pipeline.spark.options import Query, read_options
-from pulsar_txn.pipeline.spark.sink.committer import JobCommitter, Outcome, Work
+from pulsar_txn.pipeline.spark.sink.committer import JobCommitter, PublishResult, Work
 from pulsar_txn.pipeline.spark.sink.control import EndReply, EndTxn, Fence, Marker, NewTxn, ReadRecords, RunJob, WriteRecord
 
 ROWS = 200
@@ -29,7 +29,7 @@ ROWS = 200
 # --- without Spark ------------------------------------------------------------------------------------------------------
 
 
-def drive(committer: JobCommitter, batch: int, jobs: Iterator[dict[str, int] | None]) -> tuple[Outcome | None, list[Any]]:
+def drive(committer: JobCommitter, batch: int, jobs: Iterator[dict[str, int] | None]) -> tuple[PublishResult | None, list[Any]]:
     """Carry a commit out in a store where everything works but the jobs (None: it fails); what was asked for."""
     visible: list[Any] = []
     pending: list[Any] = []
@@ -63,7 +63,7 @@ def drive(committer: JobCommitter, batch: int, jobs: Iterator[dict[str, int] | N
 
 def test_a_job_that_fails_runs_again_in_another_transaction() -> None:
     outcome, requests = drive(JobCommitter("s", "q", attempts=4), 0, iter([None, None, {"t": 3}]))
-    assert outcome is Outcome.PUBLISHED
+    assert outcome is PublishResult.PUBLISHED
     jobs = [request.txn_id for request in requests if isinstance(request, RunJob)]
     assert len(set(jobs)) == 3
     aborted = [request.txn_id for request in requests if isinstance(request, EndTxn) and not request.commit]

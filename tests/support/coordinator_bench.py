@@ -16,7 +16,7 @@ from pulsar_txn.tc_service.cluster.attempts import Answer
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
-from pulsar_txn.tc_service.server.lives import store_id
+from pulsar_txn.tc_service.server.incarnations import store_id
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
@@ -35,7 +35,7 @@ class ScriptedDriver:
         self.repeats: list[tuple[TellParticipant, float]] = []
         self.answered: list[TxnId] = []
 
-    def held_back(self) -> dict[str, int]:
+    def failing_topics(self) -> dict[str, int]:
         return self.topics_held_back
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
@@ -63,7 +63,7 @@ class ScriptedCluster:
         self._found: set[Participant] = set()
 
     @property
-    def place(self) -> Any:
+    def claims_backend(self) -> Any:
         return self.claims_place
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
@@ -82,10 +82,10 @@ class ScriptedCluster:
         self.driver.watch(effect, 1)
         told(effect.txn_id)
 
-    def is_checked(self, participant: Participant) -> bool:
+    def is_verified(self, participant: Participant) -> bool:
         return participant in self._found
 
-    async def check(self, participant: Participant) -> None:
+    async def verify(self, participant: Participant) -> None:
         self.checks += 1
         if self.is_away:
             raise OSError("no route")
@@ -130,8 +130,8 @@ class Bench:
         """Only what was confirmed survives. `names`: the clusters of the configuration from now on; all of before without."""
         self.store = self.store.crash()
         kept = {name: each.claims_place for name, each in self.clusters.items()}
-        for place in kept.values():
-            place.forget()
+        for backend in kept.values():
+            backend.forget()
         self.clusters = {name: ScriptedCluster(kept.get(name)) for name in names or self.clusters}
         await self.start()
 

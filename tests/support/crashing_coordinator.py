@@ -31,12 +31,12 @@ def _main() -> None:
     from pulsar_txn.broker.cli import main
     from pulsar_txn.tc_service.server import service
 
-    lives = service.LogLives
+    incarnations = service.LogIncarnations
 
     def with_armed_clusters(claims: Any, runtime: Any, participants: Any, **options: Any) -> Any:
-        return lives(claims, runtime, armed(participants, runtime, os.environ), **options)
+        return incarnations(claims, runtime, armed(participants, runtime, os.environ), **options)
 
-    with mock.patch.object(service, "LogLives", with_armed_clusters):
+    with mock.patch.object(service, "LogIncarnations", with_armed_clusters):
         main()
 
 

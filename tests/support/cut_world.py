@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pulsar_txn.client.receive.cuts.halves import SampledEnds
-from pulsar_txn.client.receive.cuts.planner import Limits, Planner, Shown
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
+from pulsar_txn.client.receive.consistent.planner import Limits, Planner, Shown
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
 
 ROOMY: Final = Limits(10_000, 10_000, 1 << 30)
@@ -30,7 +30,7 @@ WEIGHTS: Final = {
     "ask": 4,
     "answer": 4,
     "how_far": 6,
-    "settle": 4,
+    "mark_complete": 4,
     "hand_out": 16,
     "go_round": 16,
     "start_over": 1,
@@ -88,9 +88,9 @@ class Partition:
             self.log += [Entry(txn) for each in self.halves if each == txn]
         self.ended.add(txn)
 
-    def waiting(self) -> Halves | None:
+    def waiting(self) -> HalfMessageEnds | None:
         places = [(7, at) for at, txn in enumerate(self.halves) if txn not in self.ended]
-        return Halves((7, len(self.halves) - 1), min(places, default=None)) if self.beside else None
+        return HalfMessageEnds((7, len(self.halves) - 1), min(places, default=None)) if self.beside else None
 
 
 class CutWorld:
@@ -235,8 +235,8 @@ class CutWorld:
         read = self.parts[a % self.known].read
         self.planner.passed(a % self.known, (0, read) if read >= 0 else EARLIEST)
 
-    def settle(self, *_: int) -> None:
-        self.planner.settle()
+    def mark_complete(self, *_: int) -> None:
+        self.planner.mark_complete()
 
     def go_round(self, a: int, b: int) -> None:
         """What a reader does as long as something is incomplete, in all partitions but perhaps one."""
@@ -250,7 +250,7 @@ class CutWorld:
                 self.how_far(number, 0)
         if b % 2:
             self.look_for_partitions()
-        self.settle()
+        self.mark_complete()
 
     def hand_out(self, _: int, b: int) -> bool:
         self.torn_apart += self._is_torn_apart()
@@ -313,7 +313,7 @@ class CutWorld:
             self.ask(number, 0)
             self.answer(0, 0)
             self.how_far(number, 0)
-        self.planner.settle()
+        self.planner.mark_complete()
         while self.hand_out(0, 4):
             pass
         assert not self.planner.ahead

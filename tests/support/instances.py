@@ -13,7 +13,7 @@ from memory_network import MemoryNetwork
 from pulsar_txn.client import AsyncCoordinator
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters, agree_on_count
-from pulsar_txn.tc_service.server.lives import store_id
+from pulsar_txn.tc_service.server.incarnations import store_id
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import TxnId
 

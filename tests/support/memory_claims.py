@@ -1,4 +1,4 @@
-"""The claims of one cluster in memory: what `ClaimsPlace` promises, without a cluster."""
+"""The claims of one cluster in memory: what `ClaimsBackend` promises, without a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_txn.ledger.protocols import LeaseLost
 
 
 class ClaimsOfCluster:
-    """The cluster. `holders`: the places that are open, by store. `is_away`: nobody reaches it."""
+    """The cluster. `holders`: the backends that are open, by store. `is_away`: nobody reaches it."""
 
     def __init__(self) -> None:
         self.metadata = MemoryStore().metadata
@@ -21,7 +21,7 @@ class ClaimsOfCluster:
 
 
 class MemoryClaims:
-    """The place of one process; `beside()` is that of another one in the same cluster."""
+    """The backend of one process; `beside()` is that of another one in the same cluster."""
 
     def __init__(self, cluster: ClaimsOfCluster | None = None) -> None:
         self.cluster = cluster or ClaimsOfCluster()

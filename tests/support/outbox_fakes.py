@@ -217,12 +217,12 @@ class FakeAsyncClient:
 
 def answer_of_commit_is_lost(block: Any, *, comes_through: bool) -> None:
     """The COMMIT of a block that was entered fails, done or not; for blocks of both kinds."""
-    door = block._life._block._door
-    real = door.commit
+    port = block._life._block._port
+    real = port.commit
 
     async def commit() -> None:
         if comes_through:
             await real()
         raise ConnectionResetError("lost")
 
-    door.commit = commit
+    port.commit = commit

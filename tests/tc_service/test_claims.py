@@ -1,4 +1,4 @@
-"""Claims: a life begins only when the registers were compared, and ends leave only when the registers have come as far."""
+"""Claims: an incarnation begins after the registers were compared, and an end leaves after the registers have come as far."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ async def test_a_restart_goes_on_and_what_was_open_is_not_held(benches: Benches)
     client = bench.client()
     await client.end(txn)
     assert told(bench) == [(txn, "COMMIT")]
-    assert service_of(lane_of((await begun(client)).most)) != service, "each life has a number of its own"
+    assert service_of(lane_of((await begun(client)).most)) != service, "each incarnation has a number of its own"
 
 
-@pytest.mark.parametrize("restarts", [0, 1], ids=["in-its-life", "in-an-older-life"])
+@pytest.mark.parametrize("restarts", [0, 1], ids=["in-its-incarnation", "in-an-older-incarnation"])
 async def test_a_restored_log_holds_what_was_open_and_only_an_administrator_ends_it(benches: Benches, restarts: int) -> None:
     bench = await benches("east").start()
     committed, aborted = await begun(bench.client()), await begun(bench.client())
@@ -102,7 +102,7 @@ async def test_a_restored_log_holds_what_was_open_and_only_an_administrator_ends
     assert {(info.txn_id, info.status, info.held) for info in held} == {
         (each, TxnStatus.HELD, Cause.RESTORED) for each in (committed, aborted)
     }
-    assert [name for name, _ in bench.service.lives.held()] == ["tc-0"] * 2
+    assert [name for name, _ in bench.service.incarnations.held()] == ["tc-0"] * 2
     client = bench.client()
     for action in (client.end, client.abort):
         with pytest.raises(Refused) as refused:
@@ -177,7 +177,7 @@ async def test_an_original_that_lost_its_claim_to_a_copy_tells_nothing_any_more(
     original.clusters["east"].claims_place.forget()  # its connection is gone, and it does not know it yet
     await other.start()
     client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0)
-    await client.until(lambda: original.service.lives.lost_registers == 1)
+    await client.until(lambda: original.service.incarnations.lost_registers == 1)
     assert not told(original)
     await other.client().abort(txn)
     assert told(other) == [(txn, "ABORT")], "the copy has all of the log, and goes on with it"
@@ -277,7 +277,7 @@ async def test_when_lanes_are_used_up_others_are_drawn_and_claimed(benches: Benc
     with pytest.raises(Refused) as refused:
         await begun(client)
     assert refused.value.code == ServerError.ServiceNotReady
-    await bench.service.lives.look()
+    await bench.service.incarnations.reserve_ahead()
     after = await begun(client)
     service = service_of(lane_of(after.most))
     assert service != service_of(lane_of(first.most))
@@ -301,7 +301,7 @@ async def test_claims_that_are_lost_are_held_again_and_ends_go_on(benches: Bench
 
 
 async def test_one_cluster_may_have_two_names(benches: Benches) -> None:
-    """Each name has registers of its own, and the number of a life is claimed once."""
+    """Each name has registers of its own, and the number of an incarnation is claimed once."""
     bench = benches("east", "west")
     bench.clusters["west"] = ScriptedCluster(bench.clusters["east"].claims_place.beside())
     await bench.start()
@@ -315,11 +315,11 @@ async def test_one_cluster_may_have_two_names(benches: Benches) -> None:
 async def test_the_logs_of_a_front_take_it_over_together() -> None:
     """One process, whose logs ask at once whether the last owner lives: none of them takes another's question for the owner."""
     before = MemoryClaims()
-    place = before.beside()
+    backend = before.beside()
     await before.open("old-east", is_shared=False, when_lost=lambda _: None)
     await Claims("east", before, "old", is_shared=False).reserve(0, 0)
     before.forget()
-    await place.open("new-east", is_shared=False, when_lost=lambda _: None)
-    claims = Claims("east", place, "new", is_shared=False)
+    await backend.open("new-east", is_shared=False, when_lost=lambda _: None)
+    claims = Claims("east", backend, "new", is_shared=False)
     firsts = [first for first, _ in await asyncio.gather(*(claims.reserve(tc_id, 0) for tc_id in range(4)))]
     assert firsts == [RESERVED_AT_ONCE, 0, 0, 0]

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, Entry
-from pulsar_txn.tc_service.cluster.attempts import Answer, Outcome
+from pulsar_txn.tc_service.cluster.attempts import Answer, AttemptResult
+from pulsar_txn.tc_service.doctor.cluster_reading import ClusterReader, Examination, Scope
 from pulsar_txn.tc_service.doctor.command import as_dict, lines, question
 from pulsar_txn.tc_service.doctor.curing import Curing, NotCured
 from pulsar_txn.tc_service.doctor.findings import ADVICE, EXTERNAL, Cure, Finding, Ledgers, Status, Verdict, cure_of, verdict_of
-from pulsar_txn.tc_service.doctor.looking import Looking, Reading, Scope
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 NOW = 1_800_000_000_000
@@ -140,12 +140,12 @@ async def refused(_number: int) -> str:
     return "as a client hears it"
 
 
-def looking(admin: FakeAdmin, load: Any = refused, **scope: Any) -> Looking:
-    return Looking(Reading(admin), Scope(topics=("t",), **scope), lambda: NOW, no_pause, load)  # type: ignore[arg-type]
+def examination(admin: FakeAdmin, load: Any = refused, **scope: Any) -> Examination:
+    return Examination(ClusterReader(admin), Scope(topics=("t",), **scope), lambda: NOW, no_pause, load)  # type: ignore[arg-type]
 
 
 async def look(admin: FakeAdmin, **scope: Any) -> list[Finding]:
-    return await looking(admin, **scope).look()
+    return await examination(admin, **scope).examine()
 
 
 async def test_a_healthy_cluster_has_no_findings() -> None:
@@ -243,7 +243,7 @@ async def test_a_coordinator_that_nobody_has_used_is_loaded_as_a_client_loads_it
         admin.answers[f"{TXN}/coordinatorStats"] = {"0": {"state": "Ready"}, "1": {"state": "Ready"}}
         return ""
 
-    assert await looking(admin, load).look() == []
+    assert await examination(admin, load).examine() == []
     assert loaded == [1]
 
 
@@ -294,12 +294,12 @@ class FakeAttempts:
         self.effects: list[Any] = []
         self.on_end: Any = lambda _effect: None
 
-    async def attempt(self, effect: Any) -> Outcome:
+    async def attempt(self, effect: Any) -> AttemptResult:
         self.effects.append(effect)
         answer = self.answers.pop(0) if self.answers else Answer.OK
         if answer is Answer.OK:
             self.on_end(effect)
-        return Outcome(answer, "as the test says")
+        return AttemptResult(answer, "as the test says")
 
 
 async def orphan() -> tuple[FakeAdmin, Finding, TxnId]:
@@ -312,7 +312,7 @@ async def orphan() -> tuple[FakeAdmin, Finding, TxnId]:
 
 
 def curing(admin: FakeAdmin, attempts: FakeAttempts, search: int = 100, suspects: tuple[TxnId, ...] = ()) -> Curing:
-    return Curing(attempts, Reading(admin), looking(admin), no_pause, search, suspects)  # type: ignore[arg-type]
+    return Curing(attempts, ClusterReader(admin), examination(admin), no_pause, search, suspects)  # type: ignore[arg-type]
 
 
 async def test_a_cure_is_told_again_after_passing_troubles_and_never_raises_the_watermark() -> None:

@@ -21,7 +21,7 @@ from pulsar_txn.client.errors import AuthorizationError, TransactionsDisabled
 from pulsar_txn.client.inside import AsyncioRuntime, Settings
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.participants import ClusterRefused, check_cluster
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, verify_cluster
 from pulsar_txn.wire.ids import TxnId
 
 pytestmark = [pytest.mark.soak, pytest.mark.stock, pytest.mark.timeout(400)]
@@ -71,9 +71,9 @@ async def test_only_a_superuser_ends_transactions_and_the_others_are_told_what_t
         await asyncio.to_thread(
             ask, server, "POST", "/admin/v2/namespaces/public/default/permissions/app", ["produce", "consume"]
         )
-        await check_cluster(brokers["admin"], BrokerAttempts(brokers["admin"]))
+        await verify_cluster(brokers["admin"], BrokerAttempts(brokers["admin"]))
         with pytest.raises(ClusterRefused, match="superUserRoles"):
-            await check_cluster(brokers["app"], BrokerAttempts(brokers["app"]))
+            await verify_cluster(brokers["app"], BrokerAttempts(brokers["app"]))
         async with AsyncClient(server.service_url, authentication=TokenAuthentication(token("app"))) as client:
             producer = await client.create_producer(TOPIC)
             with pytest.raises(AuthorizationError, match="grant-permission pulsar/system"):
@@ -112,7 +112,7 @@ async def test_coordinators_that_are_missing_are_named_by_doctor_and_by_the_clie
         await said_by_both(server, "no transaction", "transactionCoordinatorEnabled=true")
         brokers = Brokers("east", server.service_url, Settings(), AsyncioRuntime())
         with pytest.raises(ClusterRefused, match="transactionCoordinatorEnabled=true"):
-            await check_cluster(brokers, BrokerAttempts(brokers))
+            await verify_cluster(brokers, BrokerAttempts(brokers))
         await brokers.close()
     finally:
         await asyncio.to_thread(server.stop)

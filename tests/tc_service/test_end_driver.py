@@ -18,7 +18,7 @@ from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.tc_service.cluster.ends import EndDriver, Repeats
-from pulsar_txn.tc_service.cluster.participants import ClusterRefused, check_cluster, check_participant
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, verify_cluster, verify_participant
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
@@ -165,7 +165,7 @@ def test_a_role_that_may_not_end_transactions_raises_an_alarm_at_once_and_is_nev
         assert cluster.told == []
         assert cluster.driver.waiting == 1
         assert cluster.driver.alarms == 4  # after 1, 2, 4 and 8 attempts
-        assert cluster.driver.held_back() == {TOPIC: 12}
+        assert cluster.driver.failing_topics() == {TOPIC: 12}
         cluster.answers.clear()  # somebody has put the role into superUserRoles
         await cluster.until_told(1)
         await cluster.close()
@@ -207,7 +207,7 @@ def test_a_topic_that_does_not_answer_gets_one_attempt_at_a_time_and_holds_no_ot
         assert silent <= 64 + 60 / 6 + 1
         cluster.tell(*(effect(least, other) for least in range(1, 1001)))
         await cluster.until_told(1000)
-        assert cluster.driver.held_back().keys() == {TOPIC}
+        assert cluster.driver.failing_topics().keys() == {TOPIC}
         del cluster.first.on["endTxnOnPartition"]
         cluster.first.on["endTxnOnPartition"] = cluster._answer(cluster.first, "endTxnOnPartition")
         await cluster.until_told(2000)
@@ -407,10 +407,10 @@ def test_a_cluster_takes_part_when_it_has_transactions_and_lets_us_end_them(
         )
         attempts = BrokerAttempts(cluster.pool)
         if words is None:
-            await check_cluster(cluster.pool, attempts)
+            await verify_cluster(cluster.pool, attempts)
         else:
             with pytest.raises(ClusterRefused, match=words) as refused:
-                await check_cluster(cluster.pool, attempts)
+                await verify_cluster(cluster.pool, attempts)
             assert refused.value.passes is passes
         await cluster.close()
 
@@ -505,7 +505,7 @@ def test_an_end_after_answers_to_everything_is_repeated_where_the_topic_was_not_
 def test_what_may_have_been_troubled_is_never_spared_however_many_topics_there_are() -> None:
     repeats = Repeats(1000)
     for number in range(10_001):
-        repeats.troubled(f"t{number}", number)
+        repeats.note_failure(f"t{number}", number)
     repeats.add(effect(1, "t0"), 1000, all_answered=True)
     repeats.add(effect(2, "t0"), 1001, all_answered=True)
     assert [each.txn_id.least for each in repeats.due(3000)] == [1], "the topic that is forgotten was troubled at 0"
@@ -618,7 +618,7 @@ def test_an_admin_api_that_refuses_the_coordinator_is_no_fault_of_the_participan
             "partitionMetadataResponse", request_id=body.request_id, partitions=0, response=0
         )
         with pytest.raises(AdminUnreachable, match="does not accept the coordinator's credentials"):
-            await check_participant(cluster.pool, Participant(TOPIC, "s"), DeafAdmin())  # type: ignore[arg-type]  # it is asked once
+            await verify_participant(cluster.pool, Participant(TOPIC, "s"), DeafAdmin())  # type: ignore[arg-type]  # it is asked once
         await cluster.close()
 
     virtual(story)

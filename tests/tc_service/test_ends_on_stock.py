@@ -19,7 +19,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.ends import EndDriver
-from pulsar_txn.tc_service.cluster.participants import ClusterRefused, ParticipantRefused, check_cluster, check_participant
+from pulsar_txn.tc_service.cluster.participants import ClusterRefused, ParticipantRefused, verify_cluster, verify_participant
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -155,7 +155,7 @@ async def test_a_broker_killed_with_ends_under_way_gets_every_end_after_its_rest
 
 async def test_a_cluster_with_transactions_may_take_part_and_its_topics_are_checked(stock_pulsar: Target, topic: str) -> None:
     async with AsyncClient(stock_pulsar.service_url) as client, zombie(stock_pulsar) as dead:
-        await check_cluster(dead.brokers, BrokerAttempts(dead.brokers))
+        await verify_cluster(dead.brokers, BrokerAttempts(dead.brokers))
         await client.create_producer(topic)
         await (await client.subscribe(topic, "s")).close()
         parts = f"{topic}-parts"
@@ -168,7 +168,7 @@ async def test_a_cluster_with_transactions_may_take_part_and_its_topics_are_chec
         await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=30).close())
         async with open_admin(stock_pulsar.admin_url, Settings()) as admin:
             for fine in (Participant(topic), Participant(topic, "s"), Participant(f"{parts}-partition-1")):
-                await check_participant(dead.brokers, fine, admin)
+                await verify_participant(dead.brokers, fine, admin)
             for bad, words in (
                 (Participant(parts), "has 2 partitions"),
                 (Participant(f"{parts}-partition-2"), "there is no topic"),
@@ -178,10 +178,10 @@ async def test_a_cluster_with_transactions_may_take_part_and_its_topics_are_chec
                 (Participant(topic, "none"), "no subscription 'none'"),
             ):
                 with pytest.raises(ParticipantRefused, match=words):
-                    await check_participant(dead.brokers, bad, admin)
+                    await verify_participant(dead.brokers, bad, admin)
 
 
 async def test_a_cluster_that_is_not_there_cannot_take_part() -> None:
     async with zombie(Target("stock", "", "pulsar://127.0.0.1:1", "")) as dead:
         with pytest.raises(ClusterRefused, match="check that the brokers"):
-            await check_cluster(dead.brokers, BrokerAttempts(dead.brokers))
+            await verify_cluster(dead.brokers, BrokerAttempts(dead.brokers))

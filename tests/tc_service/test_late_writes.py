@@ -11,7 +11,7 @@ from raw_client import FULL
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminUnreachable
 from pulsar_txn.tc_service.doctor.findings import BufferFacts, PendingAckFacts, Status
-from pulsar_txn.tc_service.rounds import PER_ROUND, LateWrites, Rounds, _ServiceKnows
+from pulsar_txn.tc_service.late_write_scans import PARTICIPANTS_PER_SCAN, ClusterScan, LateWriteScans, _ServiceState
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus
 
 TOPIC = Participant("persistent://public/default/t")
@@ -41,7 +41,7 @@ class Brokers:
         self.requests.append(subscription)
         return PendingAckFacts(topic, subscription, "Ready", self.acks, 0, 0)
 
-    async def holders(self, topic: str) -> list[TxnId]:
+    async def ongoing_transactions(self, topic: str) -> list[TxnId]:
         self.requests.append(f"entries of {topic}")
         return list(self.ongoing)
 
@@ -70,18 +70,18 @@ class Service:
     def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
         return [(ENDED, TxnAction.COMMIT)]
 
-    def tell_again(self, effect: TellParticipant) -> None:
+    def repeat_end(self, effect: TellParticipant) -> None:
         self.told.append(effect)
 
 
-async def rounds(late: LateWrites, count: int) -> None:
+async def rounds(late: ClusterScan, count: int) -> None:
     for _ in range(count):
-        await late.look(10**6)
+        await late.scan(10**6)
 
 
 async def test_what_has_ended_here_and_holds_a_topic_back_is_told_once_more_without_a_watermark() -> None:
     brokers, service = Brokers(), Service(TOPIC)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.ongoing = [ENDED, OPEN, OF_BROKERS]
     await rounds(late, 1)
     assert service.told == [], "it may be on its way"
@@ -92,7 +92,7 @@ async def test_what_has_ended_here_and_holds_a_topic_back_is_told_once_more_with
 
 async def test_a_topic_that_makes_progress_is_not_read() -> None:
     brokers, service = Brokers(), Service(TOPIC)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.ongoing = [OPEN]
     for entry in range(5):
         brokers.max_read = (1, entry)
@@ -105,7 +105,7 @@ async def test_a_topic_that_makes_progress_is_not_read() -> None:
 
 async def test_a_transaction_that_nobody_knows_is_one_warning_that_names_the_doctor(caplog: Any) -> None:
     brokers, service = Brokers(), Service(TOPIC)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.ongoing = [STRANGER, OF_BROKERS]
     await rounds(late, 6)
     assert service.told == []
@@ -117,7 +117,7 @@ async def test_a_transaction_that_nobody_knows_is_one_warning_that_names_the_doc
 
 async def test_an_end_that_does_not_help_is_a_warning(caplog: Any) -> None:
     brokers, service = Brokers(), Service(TOPIC)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.ongoing = [ENDED]
     await rounds(late, 2)
     assert not caplog.records
@@ -129,7 +129,7 @@ async def test_of_a_subscription_everything_that_has_ended_there_is_told_once_mo
     caplog: Any,
 ) -> None:
     brokers, service = Brokers(), Service(ACKS)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.acks, service.has_open = 1, True
     await rounds(late, 4)
     assert service.told == []
@@ -142,18 +142,18 @@ async def test_of_a_subscription_everything_that_has_ended_there_is_told_once_mo
 
 
 async def test_a_round_asks_a_bounded_number_of_times_and_comes_to_everybody() -> None:
-    topics = [Participant(f"persistent://public/default/t{number}") for number in range(3 * PER_ROUND)]
+    topics = [Participant(f"persistent://public/default/t{number}") for number in range(3 * PARTICIPANTS_PER_SCAN)]
     brokers, service = Brokers(), Service(*topics)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     for part in range(1, 4):
         await rounds(late, 1)
-        assert len(brokers.requests) == part * PER_ROUND
+        assert len(brokers.requests) == part * PARTICIPANTS_PER_SCAN
     assert set(brokers.requests) == {each.topic for each in topics}
 
 
 async def test_brokers_that_cannot_be_asked_are_asked_in_the_next_round() -> None:
     brokers, service = Brokers(), Service(TOPIC)
-    late = LateWrites("east", brokers, service)
+    late = ClusterScan("east", brokers, service)
     brokers.ongoing, brokers.away = [ENDED], True
     await rounds(late, 3)
     brokers.away = False
@@ -171,18 +171,18 @@ async def test_the_service_knows_its_participants_and_what_became_of_its_transac
         await client.settle()
         left_open = await client.new_txn()
         await client.add_subscriptions(left_open, (topic, "s"))
-        knows = _ServiceKnows("east", bench.service)
-        assert knows.touched_since(0) == [Participant(topic)]
-        assert knows.touched_since(2**60) == []
-        assert _ServiceKnows("west", bench.service).touched_since(0) == []
-        assert knows.status(txn) is TxnStatus.COMMITTED
-        assert knows.status(TxnId(3, 17)) is None
-        assert knows.ended_at(Participant(topic)) == [(txn, TxnAction.COMMIT)]
-        assert knows.is_open_at(Participant(topic, "s"))
-        assert not knows.is_open_at(Participant(topic))
-        knows.tell_again(TellParticipant(txn, Participant(topic), TxnAction.COMMIT, -1))
+        service_state = _ServiceState("east", bench.service)
+        assert service_state.touched_since(0) == [Participant(topic)]
+        assert service_state.touched_since(2**60) == []
+        assert _ServiceState("west", bench.service).touched_since(0) == []
+        assert service_state.status(txn) is TxnStatus.COMMITTED
+        assert service_state.status(TxnId(3, 17)) is None
+        assert service_state.ended_at(Participant(topic)) == [(txn, TxnAction.COMMIT)]
+        assert service_state.is_open_at(Participant(topic, "s"))
+        assert not service_state.is_open_at(Participant(topic))
+        service_state.repeat_end(TellParticipant(txn, Participant(topic), TxnAction.COMMIT, -1))
         assert len(bench.clusters["east"].driver.repeats) == 1
-        nothing = Rounds(bench.service, {}, bench.service.turn.runtime)
+        nothing = LateWriteScans(bench.service, {}, bench.service.turn.runtime)
         nothing.start()
         await nothing.close()
     finally:

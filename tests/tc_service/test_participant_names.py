@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, check_cluster_name, decode, encode, normalise
+from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, decode, encode, normalise, validate_cluster_name
 from pulsar_txn.wire.ids import Participant
 
 
@@ -59,6 +59,6 @@ def test_a_subscription_without_a_name_is_refused() -> None:
 @pytest.mark.parametrize("cluster", ["", "a|b", "a b", "x" * 129, "ä"])
 def test_a_cluster_name_that_could_not_be_told_from_a_topic_is_refused(cluster: str) -> None:
     with pytest.raises(ParticipantRefused, match="cluster name"):
-        check_cluster_name(cluster)
+        validate_cluster_name(cluster)
     with pytest.raises(ValueError, match="names no cluster"):
         decode(Participant(f"{cluster}|persistent://a/b/t") if "|" not in cluster else Participant("persistent://a/b/t"))

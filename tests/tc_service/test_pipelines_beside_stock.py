@@ -19,7 +19,7 @@ from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.inside import act_as, open_for_others, take_over
 from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, Outcome
+from pulsar_txn.pipeline.spark.sink.committer import GroupedCommitter, GroupWork, PublishResult
 from pulsar_txn.wire.ids import LANE_BIT, TxnId
 
 pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
@@ -113,7 +113,7 @@ async def test_a_micro_batch_of_sparks_sink_becomes_visible_as_a_whole(stock_pul
                 rows = encode_batch([row(b"%d/%d" % (batch, number))])
                 await output.send_encoded(rows, txn=task.attach_transaction(sent[-1]))
             work = GroupWork(batch, {topic: 3}, [], [], {}, delivered=[str(each) for each in sent])
-            assert await store.carry_out(committer.commit(work), batch, []) is Outcome.PUBLISHED
+            assert await store.carry_out(committer.commit(work), batch, []) is PublishResult.PUBLISHED
         async with await driver.create_reader(topic) as reader:
             found = [(await reader.read_next(20)).data for _ in range(6)]
             assert not await reader.has_message_available()

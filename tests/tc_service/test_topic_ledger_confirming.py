@@ -11,7 +11,7 @@ from pulsar_txn.client.inside import AsyncioRuntime
 from pulsar_txn.ledger.limits import Pressure
 from pulsar_txn.ledger.protocols import EntryTooLarge, LeaseLost, LogDamaged, LogListener
 from pulsar_txn.ledger.testing import Recorder
-from pulsar_txn.tc_service.topic_ledger.candidate import Claimed
+from pulsar_txn.tc_service.topic_ledger.candidate import ClaimedLog
 from pulsar_txn.tc_service.topic_ledger.frames import Frame, Kind, LogFold, Record, decode, encode
 from pulsar_txn.tc_service.topic_ledger.log import TopicLog
 from pulsar_txn.wire.ids import Position
@@ -67,7 +67,7 @@ class Played:
         assert fold.take((1, 0), US, encode(CLAIM))
         runtime = AsyncioRuntime()
         place: Any = None
-        claimed = Claimed(fold, self.writer, self.tail, place, runtime.monotonic())  # type: ignore[arg-type]  # played
+        claimed = ClaimedLog(fold, self.writer, self.tail, place, runtime.monotonic())  # type: ignore[arg-type]  # played
         self.log = TopicLog(claimed, runtime, lease_seconds, Pressure(), lambda _: None)
         listener: LogListener = self.heard
         self.log.listen(listener)

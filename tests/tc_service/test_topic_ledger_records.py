@@ -298,7 +298,7 @@ class Writers:
         fold, catchup = MetadataFold(), Catchup("metadata")
         for where, operation in self.topic[start:]:
             catchup.take(where, operation)
-        catchup.settle(fold, was_trimmed=start > 0)
+        catchup.finish(fold, was_trimmed=start > 0)
         return fold
 
 

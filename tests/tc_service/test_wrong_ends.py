@@ -1,4 +1,4 @@
-"""Commits that a broker hides, because it knows their id as aborted: the first one of a life is noticed, the doctor finds all.
+"""Commits that a broker hides, because it knows their id as aborted: an incarnation's first is noticed, the doctor finds all.
 
 Brokers answer "ok" to such a commit, as stock does.
 """
@@ -23,8 +23,8 @@ from pulsar_txn.client import AsyncClient
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
-from pulsar_txn.tc_service.doctor.looking import compared
-from pulsar_txn.tc_service.server.lives import FirstCommits
+from pulsar_txn.tc_service.doctor.cluster_reading import compare_with_coordinator
+from pulsar_txn.tc_service.server.incarnations import FirstCommits
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 TOPIC = "persistent://public/default/t"
@@ -54,7 +54,7 @@ def stats(txn_id: TxnId, aborted: bool) -> dict[str, Any]:
     return {f"{BUFFER}/{txn_id.most}/{txn_id.least}": {"aborted": aborted}}
 
 
-# ---- the first commit of each life
+# ---- the first commit of each incarnation
 
 
 class Service:
@@ -132,7 +132,7 @@ def log_with(*ended: tuple[TxnId, str, dict[str, str]], held: Mapping[str, Any] 
 
 
 async def found(coordinator: Any, brokers: Any, cluster: str | None = None) -> list[tuple[str, TxnId | None]]:
-    return [(each.kind, each.txn_id) for each in await compared(coordinator, brokers, cluster)]
+    return [(each.kind, each.txn_id) for each in await compare_with_coordinator(coordinator, brokers, cluster)]
 
 
 async def test_every_hidden_commit_is_a_finding_and_nothing_else_is() -> None:
@@ -156,7 +156,7 @@ async def test_participants_of_other_clusters_and_subscriptions_are_not_asked_fo
 async def test_what_is_held_is_told_with_its_reason_and_both_decisions() -> None:
     txn_id = TxnId(lane(7), 1)
     log = log_with(held={str(txn_id): {"heldBecause": "restored", "openTimestamp": 17}})
-    (finding,) = await compared(log, FakeAdmin({}), None)  # type: ignore[arg-type]  # the made-up ones
+    (finding,) = await compare_with_coordinator(log, FakeAdmin({}), None)  # type: ignore[arg-type]  # the made-up ones
     assert (finding.kind, finding.txn_id, finding.since_ms) == ("held", txn_id, 17)
     assert "restored" in finding.what
     assert f"transactions commit {txn_id.most}:{txn_id.least}" in finding.advice

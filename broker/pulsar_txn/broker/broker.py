@@ -341,7 +341,7 @@ class Broker:
             self.coordinators.grow(self.catalog.coordinators)
             await self.coordinators.wait_ready()
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `commands.txn_session.Coordinating`: there is one cluster."""
         return "", participant
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from pulsar_txn.client._checks import check_call
+from pulsar_txn.client._validation import validate_call
 from pulsar_txn.client.errors import InvalidConfiguration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def check_takes_one(function: object, what: str) -> None:
     """InvalidConfiguration unless it can be called with one argument, as far as that can be told."""
-    check_call(what, function, "a function of one argument")
+    validate_call(what, function, "a function of one argument")
     try:
         signature = inspect.signature(function)  # type: ignore[arg-type]  # it was checked
     except (TypeError, ValueError):
@@ -47,7 +47,7 @@ def named_as_public(function: F) -> F:
 
 
 async def awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Return what `await function(*args)` returns; InvalidConfiguration when there is nothing to await."""
+    """Await `function(*args)`; InvalidConfiguration when there is nothing to await."""
     result: object = function(*args)
     if not inspect.isawaitable(result):
         raise _wrong(f"{function!r} returns {type(result).__name__}, nothing to await", "write it as `async def`")

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.sync import Client
 

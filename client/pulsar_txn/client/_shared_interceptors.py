@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.send.interceptors import ProducerInterceptor

@@ -13,16 +13,16 @@ from re import Pattern
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
 from pulsar_txn.client._callables import Opened, opens
-from pulsar_txn.client._checks import (
-    check_call,
-    check_methods,
-    check_schema,
-    check_subscription_name,
-    check_text,
-    refused,
-)
 from pulsar_txn.client._options import options_of, unknown_option
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
+from pulsar_txn.client._validation import (
+    refused,
+    validate_call,
+    validate_methods,
+    validate_schema,
+    validate_subscription_name,
+    validate_text,
+)
 from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.coordinator import AsyncCoordinator, transactions_beside
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
@@ -36,17 +36,17 @@ from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
+from pulsar_txn.client.receive.consistent.arguments import Bounds, open_consistent_reader
+from pulsar_txn.client.receive.consistent.position import CutPosition
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.cuts.opening import Bounds, open_consistent_reader
-from pulsar_txn.client.receive.cuts.position import CutPosition
-from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
-from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfTerms, Halves
+from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessageSender, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
@@ -240,7 +240,7 @@ class AsyncClient(BeginsTransactions):
         """
         self._core.check_open()
         name = parse_topic(topic)
-        check_schema(schema)
+        validate_schema(schema)
         if self._core.settings.fencing == "topic":
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = self._interceptors.before(options_of(ProducerOptions, options, "create_producer"))
@@ -354,8 +354,8 @@ class AsyncClient(BeginsTransactions):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
         have been created, without a consumer.
         """
-        check_subscription_name("subscription", subscription)
-        check_schema(schema)
+        validate_subscription_name("subscription", subscription)
+        validate_schema(schema)
         chosen = self._interceptors.before(options_of(ConsumerOptions, options, "subscribe"))
         _check_topics(topic)
         if isinstance(topic, Pattern):
@@ -425,7 +425,7 @@ class AsyncClient(BeginsTransactions):
     async def _read(
         self, call: str, topic: str, schema: Schema[Any] | None, options: ReaderOptionsDict, place: Mapping[str, Any]
     ) -> AsyncReader[Any]:
-        check_schema(schema)
+        validate_schema(schema)
         _check_for_reader(options)
         number = int(self._core.runtime.random() * 2**48)
         chosen = options_of(ConsumerOptions, {**options, **place, "durable": False}, call)
@@ -518,7 +518,7 @@ class AsyncClient(BeginsTransactions):
         `options` are those of `create_reader`, without `read_compacted` and `auto_update_partitions`. Raises as `subscribe`.
         See the page on consistent reading.
         """
-        check_schema(schema)
+        validate_schema(schema)
         _check_topics(topics)
         names = [parse_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
         bounds = Bounds(
@@ -616,9 +616,9 @@ class AsyncClient(BeginsTransactions):
         if not isinstance(consumer, AsyncConsumer):
             raise refused("consumer", consumer, "a consumer of this client")
         if stop is not None:
-            check_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
+            validate_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
         if observer is not None:
-            check_call("observer", observer, "a function of an event")
+            validate_call("observer", observer, "a function of an event")
         pipeline = Pipeline(self._core, self.create_producer, consumer, handler, chosen, stop or asyncio.Event(), observer)
         return await pipeline.run()
 
@@ -685,13 +685,13 @@ async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: 
     except BaseException:
         await producer.close()
         raise
-    halves = Halves(client.inside, producer.topic, group, terms)
-    return AsyncTransactionalProducer(producer, halves, owns_group=joins is not None)
+    half_messages = HalfMessageSender(client.inside, producer.topic, group, terms)
+    return AsyncTransactionalProducer(producer, half_messages, owns_group=joins is not None)
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
     """The schema of a producer; in place of a `TopicSchema` the one for this topic."""
-    check_schema(schema)
+    validate_schema(schema)
     if schema is None or not isinstance(chosen := cast("Any", schema), TopicSchema):
         return schema or BytesSchema()
     name = str(parse_topic(topic).base)
@@ -709,7 +709,7 @@ def check_cluster(name: object) -> None:
 
 def parse_topic(topic: str) -> TopicName:
     """A topic's name; InvalidTopicName says what is wrong with a bad one."""
-    check_text("topic", topic)
+    validate_text("topic", topic)
     try:
         return TopicName.parse(topic)
     except InvalidName as error:
@@ -718,7 +718,7 @@ def parse_topic(topic: str) -> TopicName:
 
 def _check_topics(given: object) -> None:
     if isinstance(given, Pattern):
-        check_text("the pattern of topic", given.pattern)
+        validate_text("the pattern of topic", given.pattern)
     elif isinstance(given, bytes) or not isinstance(given, Iterable):
         raise refused("topic", given, "the name of a topic, several of them, or a compiled pattern")
 

@@ -10,15 +10,15 @@ from typing import Final, Never, Self
 
 import attrs
 
-from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import unknown_option
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
-from pulsar_txn.client.txn.session import Guest
+from pulsar_txn.client.txn.session import ClientIncarnation
 from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions
 
 A_COORDINATOR: Final = "write pulsar://host:6653; an AsyncClient may also share an AsyncCoordinator, a Client a Coordinator"
@@ -42,7 +42,7 @@ def transactions_beside(service_url: str, settings: Settings, runtime: Runtime) 
             connection_timeout=min(settings.connection_timeout, _SILENCE_SECONDS),
         )
     core = Core(service_url, settings, runtime)
-    transactions = Transactions(core, Guest(runtime))
+    transactions = Transactions(core, ClientIncarnation(runtime))
     core.new_transaction = transactions.new
     return transactions
 

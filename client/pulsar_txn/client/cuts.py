@@ -1,7 +1,7 @@
 """Consistent reading: cuts of several topics in which each transaction is whole or absent."""
 
-from pulsar_txn.client.receive.cuts.position import CutPosition
-from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader, Cut
+from pulsar_txn.client.receive.consistent.position import CutPosition
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader, Cut
 from pulsar_txn.client.sync import ConsistentReader
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The client's door for `compat`, `pipeline` and `tc_service`: tools that it has, and that programs do not need.
+"""Tools of the client for `compat`, `pipeline` and `tc_service`, which programs do not need.
 
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """
@@ -26,7 +26,7 @@ from pulsar_txn.client.net.runtime import (
 )
 from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.net.settings import Settings
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need

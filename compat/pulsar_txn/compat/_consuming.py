@@ -52,7 +52,7 @@ def seconds(timeout_millis: int | None) -> float | None:
 
 
 def _acknowledged(message: Any) -> Any:
-    """Return what our client's `acknowledge` takes. ValueError for anything else."""
+    """Translate to an argument of our client's `acknowledge`. ValueError for anything else."""
     if isinstance(message, Message):
         return message.native()
     if isinstance(message, MessageId):
@@ -61,7 +61,7 @@ def _acknowledged(message: Any) -> Any:
 
 
 def _target_of(messageid: Any) -> Any:
-    """Return what our `seek` takes."""
+    """Translate to an argument of our client's `seek`."""
     if isinstance(messageid, MessageId):
         return messageid.native()
     if isinstance(messageid, int):

@@ -62,7 +62,7 @@ class TableView:
         self._left: dict[str, bytes] | None = None
 
     def _payloads(self) -> dict[str, bytes]:
-        """Return what is there now, or was when the view was closed."""
+        """Values of now, or of the moment at which the view was closed."""
         if self._left is not None:
             return self._left
         return {key: payload for key, payload in self._view.snapshot().items() if payload}

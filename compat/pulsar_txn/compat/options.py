@@ -80,7 +80,7 @@ def client_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _where(service_url: str | AutoClusterFailover) -> str | OurFailover:
-    """Return what our client is given. ValueError for a bad URL, as the official client."""
+    """Translate to arguments of our client. ValueError for a bad URL, as the official client."""
     infos = [service_url.primary, *service_url.secondary] if isinstance(service_url, AutoClusterFailover) else []
     for url in [info.service_url for info in infos] or [str(service_url)]:
         if url.startswith(("http://", "https://")):

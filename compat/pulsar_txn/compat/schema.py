@@ -273,7 +273,7 @@ class Record:
 
     @property
     def field_options(self) -> dict[str, Any]:
-        """Return what it was told as the declaration of a field."""
+        """Declaration of a field, as it was given."""
         options: dict[str, Any] = vars(self)["_options"]
         return options
 
@@ -351,7 +351,7 @@ class Schema:
         return self.decode(msg.data())
 
     def schema_info(self) -> SchemaInfo | None:
-        """Return what the broker is told; None for just bytes."""
+        """Schema for the broker; None for just bytes."""
         return self._schema_info
 
     def attach_client(self, client: Any) -> None:

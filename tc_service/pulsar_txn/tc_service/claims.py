@@ -1,14 +1,14 @@
-"""Claims of this process in one cluster: service numbers of lives, registers of logs, and numbers of the front.
+"""Claims of this process in one cluster: service numbers of incarnations, registers of logs, and numbers of the front.
 
-A cluster takes participants only while the claims are held. A register says which life of a log was the last one, and how far
-the log had come when participants were told of its decisions. So a start can see that its log is not the one that was told
-from: see `tc.lives`. It changes by compare-and-set alone, so a process that goes on with a copy of the log takes it away from
-the other one. Claims never tell a participant anything.
+A cluster takes participants only while the claims are held. A register says which incarnation of a log was the last one, and
+how far the log had come when participants were told of its decisions. So a start can see that its log is not the one that was
+told from: see `tc.lives`. It changes by compare-and-set alone, so a process that goes on with a copy of the log takes it away
+from the other one. Claims never tell a participant anything.
 
 They are in topics of the cluster. `pulsar-txn-claims` is a small metadata store with compare-and-set, which all services write
 to (`topic_ledger.metadata`): a claim has happened when it was read back. The topic `pulsar-txn-claims-<store>` has one
-exclusive producer, the process that has the store: so a copy of a folder waits while its original lives. Instances that share
-a store are producers beside each other.
+exclusive producer, the process that has the store: so a copy of a folder waits while its original is alive. Instances that
+share a store are producers beside each other.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pulsar_txn.wire.ids import EARLIEST, Position
 logger = logging.getLogger("pulsar_txn.tc_service")
 
 CLAIMS_TOPIC: Final = "persistent://pulsar/system/pulsar-txn-claims"
-PLACE_FAILS: Final = (PulsarError, LedgerError)
-"""What `ClaimsPlace.open` raises when it is to be tried again."""
+BACKEND_ERRORS: Final = (PulsarError, LedgerError)
+"""Errors of `ClaimsBackend.open` after which it is tried again."""
 _PROBE_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 30.0
 _SERVICES: Final = "/services"
 _LOGS: Final = "/logs"
 _FRONT: Final = "/front"
-_LOOKS: Final = "/looks"
+_READS: Final = "/looks"
 RESERVED_AT_ONCE: Final = 1 << 20
 """Numbers of the front that one claim reserves."""
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -55,17 +55,17 @@ def presence_topic(store: str) -> str:
     return f"{CLAIMS_TOPIC}-{store}"
 
 
-class ClaimsPlace(Protocol):
-    """The claims of one cluster, while this process is there."""
+class ClaimsBackend(Protocol):
+    """Store of the claims in one cluster, while this process is present there."""
 
     @property
     def metadata(self) -> MetadataStore:
         """The claims of all services; after `open`."""
 
     async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
-        """Be there, however long another process has the store, and read all claims. Raises PulsarError, LedgerError.
+        """Enter once no other process has the store, and read all claims. Raises PulsarError, LedgerError.
 
-        `when_lost` is called with the reason when this process may be there no more.
+        `when_lost` is called with the reason when this process may not be present any more.
         """
 
     async def is_alive(self, store: str) -> bool:
@@ -76,7 +76,7 @@ class ClaimsPlace(Protocol):
 
 
 class TopicClaims:
-    """Implements `ClaimsPlace` in topics of the cluster."""
+    """Implements `ClaimsBackend` in topics of the cluster."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -85,12 +85,12 @@ class TopicClaims:
 
     @property
     def metadata(self) -> MetadataStore:
-        """See `ClaimsPlace`."""
+        """See `ClaimsBackend`."""
         assert self._metadata is not None  # noqa: S101 - only after `open`
         return self._metadata
 
     async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
-        """See `ClaimsPlace`."""
+        """See `ClaimsBackend`."""
         topic = presence_topic(store)
         await LogSubscription(self._brokers, topic).make()
         presence = self._presence = Writer(self._brokers, topic, self._name())
@@ -104,7 +104,7 @@ class TopicClaims:
         await metadata.start()
 
     async def is_alive(self, store: str) -> bool:
-        """See `ClaimsPlace`."""
+        """See `ClaimsBackend`."""
         probe = Writer(self._brokers, presence_topic(store), self._name())
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
@@ -120,7 +120,7 @@ class TopicClaims:
         return False
 
     async def close(self) -> None:
-        """See `ClaimsPlace`."""
+        """See `ClaimsBackend`."""
         metadata, self._metadata = self._metadata, None
         presence, self._presence = self._presence, None
         if metadata is not None:
@@ -134,7 +134,7 @@ class TopicClaims:
 
 @attrs.frozen
 class Registered:
-    """Text of a register: the newest life of a log, and the position that it had come to at least."""
+    """Text of a register: the newest incarnation of a log, and the position that it had come to at least."""
 
     service: int
     position: Position
@@ -147,14 +147,14 @@ class Claims:
     `why`: why they are not held; empty while they are. `when_held` is awaited each time before they are held.
     """
 
-    def __init__(self, name: str, place: ClaimsPlace, store: str, *, is_shared: bool) -> None:
+    def __init__(self, name: str, backend: ClaimsBackend, store: str, *, is_shared: bool) -> None:
         self.name = name
         self.why = f"the claims in the cluster {name} are not read yet"
         self.when_held: Callable[[], Awaitable[None]] = _nobody_asks
-        self.settled = asyncio.Event()
+        self.first_attempt_over = asyncio.Event()
         """Set when the first attempt is over, whether it succeeded or not."""
         self.losses = 0
-        self._place = place
+        self._backend = backend
         self._store = f"{store}-{name}"  # one process may have two names for one cluster
         self._is_shared = is_shared
         self._lost = asyncio.Event()
@@ -168,7 +168,7 @@ class Claims:
 
     @property
     def _metadata(self) -> MetadataStore:
-        return self._place.metadata
+        return self._backend.metadata
 
     # ---- held or not
 
@@ -177,17 +177,17 @@ class Claims:
         await self._is_held.wait()
 
     async def run(self) -> None:
-        """Open the place, and again whenever it is lost."""
+        """Open the backend, and again whenever it is lost."""
         failures = 0
         try:
             while True:
                 self._lost.clear()
                 self._is_held.clear()
-                late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._waits)
+                late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._report_wait)
                 try:
-                    await self._place.open(self._store, is_shared=self._is_shared, when_lost=self._lose)
+                    await self._backend.open(self._store, is_shared=self._is_shared, when_lost=self._lose)
                     await self.when_held()
-                except PLACE_FAILS as error:
+                except BACKEND_ERRORS as error:
                     self.why = f"the claims in the cluster {self.name} cannot be read ({error})"
                     logger.log(logging.WARNING if not failures else logging.DEBUG, "%s; it takes no participants", self.why)
                 else:
@@ -195,23 +195,23 @@ class Claims:
                     self._is_held.set()
                 finally:
                     late.cancel()
-                self.settled.set()
+                self.first_attempt_over.set()
                 if self.is_held:
                     await self._lost.wait()
-                await self._place.close()
+                await self._backend.close()
                 await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
         finally:
             self.why = "the service ends"
-            await self._place.close()
+            await self._backend.close()
 
-    def _waits(self) -> None:
+    def _report_wait(self) -> None:
         self.why = (
             f"another process has claimed the store {self._store} in the cluster {self.name} (a copy of the data folder is in"
             " use elsewhere, or its last process is not given up yet), or the cluster does not answer"
         )
         logger.warning("%s; it takes no participants here until that is over", self.why)
-        self.settled.set()
+        self.first_attempt_over.set()
 
     def _lose(self, why: str) -> None:
         if not self._lost.is_set():
@@ -225,13 +225,13 @@ class Claims:
         self._lose(str(error))
 
     def refusal(self) -> Refusal:
-        """Return what a participant is answered while the claims are not held."""
+        """Refusal of a participant while the claims are not held."""
         return Refusal(ServerError.ServiceNotReady, f"{self.why}, so the cluster takes no participants here; retry")
 
     # ---- claims
 
     async def take(self, service: int, owner: str) -> bool:
-        """Claim a service number. False when another life has it. Raises LedgerError."""
+        """Claim a service number. False when another incarnation has it. Raises LedgerError."""
         path = f"{_SERVICES}/{service:07x}"
         said = json.dumps({"process": owner}).encode()  # equal under all names of the cluster
         while True:
@@ -244,12 +244,12 @@ class Claims:
                 return stored.data == said
             return True
 
-    async def look(self) -> None:
-        """Whatever was claimed before this is read after it. Raises LedgerError."""
-        await self._metadata.increment(_LOOKS)
+    async def catch_up(self) -> None:
+        """Read everything that was claimed before this call. Raises LedgerError."""
+        await self._metadata.increment(_READS)
 
     async def register(self, log: str) -> Registered | None:
-        """Return what the register of a log says; None for one that is not there. After `look`."""
+        """The register of a log; None for one that is not there. After `catch_up`."""
         stored = await self._metadata.get(self._path(log))
         if stored is None:
             return None
@@ -271,7 +271,7 @@ class Claims:
 
         One service has the front of a cluster; another one may have it when no process of that service lives.
         """
-        await self.look()
+        await self.catch_up()
         async with self._taking_front:  # two questions whether the last owner lives would each take the other one for it
             await self._take_front()
         path = f"{_FRONT}/{tc_id}"
@@ -292,7 +292,7 @@ class Claims:
             owner = "" if stored is None else stored.data.decode()
             if owner == self._store:
                 return
-            if owner and await self._place.is_alive(owner):
+            if owner and await self._backend.is_alive(owner):
                 raise Refusal(
                     ServerError.ServiceNotReady,
                     f"the front of the cluster {self.name} is that of another service (store {owner}), and a cluster has one:"
@@ -309,8 +309,9 @@ class Claims:
 class Register:
     """The register of one log in one cluster, while this process leads the log.
 
-    `position()`: how far the log is durable. `is_mine(service)`: whether a life is of this process. `is_lost`: another process
-    goes on with a copy of the log, and nothing is told to this cluster any more. `is_away`: its last write does not return.
+    `position()`: how far the log is durable. `is_mine(service)`: whether an incarnation is of this process. `is_lost`: another
+    process goes on with a copy of the log, and nothing is told to this cluster any more. `is_away`: its last write does not
+    return.
     """
 
     def __init__(
@@ -340,7 +341,7 @@ class Register:
         return position <= self._covered
 
     async def begin(self) -> None:
-        """Write it for a life that has begun: it was compared before. Raises LedgerError, VersionConflict for a copy."""
+        """Write it for a new incarnation: it was compared before. Raises LedgerError, VersionConflict for a copy."""
         found = await self._claims.register(self._log)
         self._version = -1 if found is None else found.version
         await self._write_or_adopt()
@@ -357,9 +358,9 @@ class Register:
 
     def _watch(self) -> None:
         if self._overdue is None and not all(is_needed for _, _, is_needed in self._waiting):
-            self._overdue = asyncio.get_running_loop().call_later(_AWAY_SECONDS, self._let_go)
+            self._overdue = asyncio.get_running_loop().call_later(_AWAY_SECONDS, self._skip_unneeded)
 
-    def _let_go(self) -> None:
+    def _skip_unneeded(self) -> None:
         self._overdue, self.is_away = None, True
         waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[2])
         for _, then, is_needed in waiting:
@@ -433,4 +434,4 @@ async def _nobody_asks() -> None:
 
 def claimed(found: Registered) -> str:
     """A register, for logs and errors."""
-    return f"life {found.service:07x} at {found.position[0]}:{found.position[1]}"
+    return f"incarnation {found.service:07x} at {found.position[0]}:{found.position[1]}"

@@ -29,7 +29,7 @@ from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from .cluster.participants import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
-from .rounds import Rounds
+from .late_write_scans import LateWriteScans
 from .server.listening import CoordinatorServer
 from .server.service import CoordinatorService
 
@@ -92,7 +92,7 @@ class _Process:
         self._front: ClientsFront | None = None
         self.server.before_start = self._open_sides
         self._http: HttpServer | None = None
-        self._rounds: Rounds | None = None
+        self._late_write_scans: LateWriteScans | None = None
 
     async def start(self) -> None:
         try:
@@ -101,8 +101,8 @@ class _Process:
             raise Ending(USAGE, str(error)) from error
         except CannotListen as error:
             raise cannot_listen(self._config.bind_address, error, {}) from error
-        self._rounds = Rounds(self.server.service, self.server.admins, AsyncioRuntime())
-        self._rounds.start()
+        self._late_write_scans = LateWriteScans(self.server.service, self.server.admins, AsyncioRuntime())
+        self._late_write_scans.start()
 
     async def _open_sides(self, service: CoordinatorService) -> None:
         """Other instances are told of them together with the service URLs. Raises CannotListen; none is open then."""
@@ -137,8 +137,8 @@ class _Process:
             await self._front.close()
         if self._http is not None:
             await self._http.close()
-        if self._rounds is not None:
-            await self._rounds.close()
+        if self._late_write_scans is not None:
+            await self._late_write_scans.close()
         await self.server.close()
 
     def _facts_of_front(self) -> dict[str, Any]:

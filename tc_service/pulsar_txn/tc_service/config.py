@@ -28,7 +28,7 @@ from pulsar_txn.client import TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Secret, Settings, TlsFiles, optional_secret, parse_service_url, secret
 
-from .cluster.participants import ParticipantRefused, check_cluster_name
+from .cluster.participants import ParticipantRefused, validate_cluster_name
 from .topic_ledger.store import check_place
 
 _SHIPPED: Final = "coordinator.conf"
@@ -157,7 +157,7 @@ class ClusterConfig:
     tls_enable_hostname_verification: bool = True
 
     def settings(self) -> Settings:
-        """Return what the client's connections need of it. InvalidConfiguration."""
+        """Settings for the connections of the client. InvalidConfiguration."""
         tls = TlsFiles(
             trust_certs_file=self.tls_trust_certs_file_path,
             certificate_file=self.tls_certificate_file_path,
@@ -175,7 +175,7 @@ class ClusterConfig:
 
 
 def _authentication(plugin: str, params: str) -> TokenAuthentication | TlsAuthentication | None:
-    """Return what `authPlugin` and `authParams` of Pulsar's client.conf mean. The parameters are never shown."""
+    """Authentication by `authPlugin` and `authParams` of Pulsar's client.conf. The parameters are never shown."""
     if not plugin:
         return None
     if plugin in _TLS:
@@ -304,7 +304,7 @@ def _names(config: CoordinatorConfig, chosen: Mapping[str, Setting]) -> list[str
         )
     for name in names:
         try:
-            check_cluster_name(name)
+            validate_cluster_name(name)
         except ParticipantRefused as error:
             raise ConfigError(f"{chosen['clusters'].origin}: {error}") from None
     return names

@@ -7,8 +7,8 @@ from typing import Final
 from aiohttp import web
 
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.broker.commands.checks import check_user_topic
 from pulsar_txn.broker.commands.session import AnyTopic
+from pulsar_txn.broker.commands.validation import validate_user_topic
 from pulsar_txn.broker.topics.subscription import Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -30,7 +30,7 @@ async def existing_topic(request: web.Request) -> AnyTopic:
     Refusal NotAllowedError for topics of the transaction machinery: their logs belong to somebody else.
     """
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     found = await opened(broker, name)
     if found is None:
         raise Refusal(ServerError.TopicNotFound, f"Topic not found {name}")

@@ -106,7 +106,7 @@ def all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
 
 
 def visible(request: web.Request, txn_id: TxnId) -> Any:
-    """Return what the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
+    """State of an open or ending transaction at its coordinator. Refusal TransactionNotFound."""
     machine: Any = _ready(all_for(request, txn_id), coordinator_of(txn_id.most)).machine
     info = machine.transaction(txn_id.least)
     if info is None or info.txn_id != txn_id or not request.app[COORDINATED].may_see(request, info.principal):
@@ -164,7 +164,7 @@ async def slow_transactions(request: web.Request) -> web.StreamResponse:
 
 
 def listed(request: web.Request) -> AsyncIterator[tuple[str, Any]]:
-    """Return what `slow_transactions` answers, of the coordinators that are here. HTTPServiceUnavailable while one recovers."""
+    """Items of `slow_transactions`, of the coordinators that are here. HTTPServiceUnavailable while one recovers."""
     opened_until_ms = request.app[TURN].clock.now_ms() - number(request, "timeout")
     found = _open_transactions(request, _machines(request), _after_txn(request), opened_until_ms)
     return _described(request, found, limit(request))
@@ -190,7 +190,7 @@ def _after_txn(request: web.Request) -> tuple[tuple[bool, int], int]:
 
 
 def place_of(request: web.Request, txn_id: str) -> tuple[tuple[bool, int], int]:
-    """Return where a transaction stands in the order of lists. HTTPBadRequest for what is no id of one."""
+    """Sort key of a transaction in lists. HTTPBadRequest for a text that is no id."""
     found = _TXN.fullmatch(txn_id)
     if found is None:
         raise web.HTTPBadRequest(text=f"after {txn_id[:40]!r} is not the id of a transaction: write (coordinator,number)")
@@ -227,7 +227,7 @@ def _is_parked(info: Any) -> bool:
 
 
 def _numbers(machine: Any, first: int) -> Iterable[int]:
-    """Return what to look at from `first` on. After one that waits for days there are millions of numbers that have ended."""
+    """Numbers of transactions to look at from `first` on. Millions that have ended may follow one that waits for days."""
     numbers = range(first, machine.next_local_txn_id)
     if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "living"):
         return numbers

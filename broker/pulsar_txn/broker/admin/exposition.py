@@ -55,7 +55,7 @@ def _process() -> Collector:
 
 
 def of_loop(meter: LoopMeter, labels: dict[str, str]) -> Iterator[Metric]:
-    """Return how long one turn of the event loop keeps everybody else waiting."""
+    """Metrics of the event loop: the length of its turns, and the delay of timers."""
     text = "Turns of the loop in which the broker worked, by their length."
     yield histogram("pulsar_txn_broker_loop_block_seconds", text, labels, meter.turns)
     text = "How late a timer of every tenth of a second came, whatever held the loop."

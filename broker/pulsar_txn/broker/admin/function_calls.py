@@ -10,10 +10,10 @@ from aiohttp import web
 
 from .answers import Handler, Routes, done
 from .common import BROKER
-from .function_door import functions_of
 from .function_questions import QUESTIONS
 from .function_store import FunctionName, FunctionStore, status_of
 from .function_upload import small_parts
+from .function_worker_api import functions_of
 
 _ONE: Final = "/admin/v3/functions/{tenant}/{namespace}/{function}"
 
@@ -25,7 +25,7 @@ def name_of(request: web.Request) -> FunctionName:
 
 
 async def ask_worker(request: web.Request, functions: FunctionStore, verb: str, name: FunctionName, **more: Any) -> Any:
-    """Return what the worker answers about a function. HTTPServiceUnavailable without a worker; Refusal TopicNotFound."""
+    """Ask the worker about a function. HTTPServiceUnavailable without a worker; Refusal TopicNotFound."""
     record = functions.get(name)
     if functions.silence is not None:
         raise web.HTTPServiceUnavailable(text=f"{functions.silence}; start the broker with --functions")

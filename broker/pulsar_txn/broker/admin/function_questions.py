@@ -1,4 +1,4 @@
-"""Questions of the broker to its functions worker, which takes them over HTTP and answers each once. Ours, as its door.
+"""Questions of the broker to its functions worker, which takes them over HTTP and answers each once. Ours, as its API.
 
 The worker knows what a function is, and has a client. So the broker hands it what needs either.
 """

@@ -1,6 +1,6 @@
 """Store of functions at the broker: configurations in the metadata store, packages in logs, and what a worker reports.
 
-The broker runs no function. A worker asks for this through `function_door`, and runs them in processes of its own.
+The broker runs no function. A worker asks for this through `function_worker_api`, and runs them in processes of its own.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class FunctionStore:
 
     @property
     def silence(self) -> str | None:
-        """Return why nothing is known of any instance; None while the worker reports."""
+        """Reason why no instance is known; None while the worker reports."""
         if self._heard is None:
             return "no functions worker is connected"
         seconds = self._monotonic() - self._heard

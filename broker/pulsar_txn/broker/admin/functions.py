@@ -15,9 +15,9 @@ from aiohttp import web
 
 from .answers import Handler, Routes, done, failed, number
 from .function_calls import ask_worker
-from .function_door import functions_of, send_package
 from .function_store import FunctionName, FunctionRecord, FunctionStore, stats_of, status_of
 from .function_upload import Given, given
+from .function_worker_api import functions_of, send_package
 
 _BASE: Final = "/admin/v3/functions"
 _ONE: Final = _BASE + "/{tenant}/{namespace}/{function}"

@@ -69,7 +69,7 @@ def identify_askers(authentication: Authentication, now_ms: Callable[[], int], r
 
 
 def asker() -> Asker:
-    """Return who asks what this task handles."""
+    """The asker of the request that this task handles."""
     return _ASKER.get()
 
 

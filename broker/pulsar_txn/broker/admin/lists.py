@@ -28,7 +28,7 @@ def after(request: web.Request) -> str:
 
 
 def limit(request: web.Request) -> int | None:
-    """Return how many are asked for; None for all. HTTPBadRequest for what is no number, or less than one."""
+    """The limit of the query; None for all. HTTPBadRequest for a text that is no number, or less than one."""
     if "limit" not in request.query:
         return None
     asked = number(request, "limit")

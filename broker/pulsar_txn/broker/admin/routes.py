@@ -18,8 +18,8 @@ from . import (
     backup,
     entries,
     function_calls,
-    function_door,
     function_questions,
+    function_worker_api,
     functions,
     metrics,
     namespaces,
@@ -51,7 +51,7 @@ def make_app(broker: Broker) -> web.Application:
     app[BROKER] = broker
     app[TURN] = broker.turn
     app[COORDINATED] = transactions.coordinated(broker)
-    function_door.prepare(app)
+    function_worker_api.prepare(app)
     modules = (
         metrics,
         backup,
@@ -59,7 +59,7 @@ def make_app(broker: Broker) -> web.Application:
         topics,
         entries,
         transactions,
-        function_door,
+        function_worker_api,
         function_questions,
         function_calls,
         functions,
@@ -74,7 +74,7 @@ def _rules(config: BrokerConfig) -> Rules:
     everybody: set[Handler] = {_health}
     if not config.authenticate_metrics_endpoint:
         everybody.add(metrics.show_metrics)
-    of_functions = (functions, function_calls, function_door, function_questions)
+    of_functions = (functions, function_calls, function_worker_api, function_questions)
     return Rules(
         operators={handler for module in of_functions for _, _, handler in module.ROUTES},
         everybody=everybody,

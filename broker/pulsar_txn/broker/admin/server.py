@@ -100,7 +100,7 @@ class Served(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Return what counts connections that were refused."""
+        """Limits, which count refused connections."""
 
 
 MakeApp: TypeAlias = "Callable[[Any], web.Application]"

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from pulsar_txn.broker.base.sorted_names import behind, in_order
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.broker.commands.checks import check_user_topic
 from pulsar_txn.broker.commands.session import AnyTopic
+from pulsar_txn.broker.commands.validation import validate_user_topic
 from pulsar_txn.broker.topics.subscription import KIND_NAMES, Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.ledger.protocols import Log
@@ -50,7 +50,7 @@ async def list_partitioned(request: web.Request) -> web.StreamResponse:
 async def create_topic(request: web.Request) -> web.Response:
     """PUT topic: 409 when it is there, or is partitioned."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     if broker.catalog.exists(name):
         raise Refusal(ServerError.NotAllowedError, f"{name} is there already")
     if await broker.catalog.partitions(name):
@@ -85,7 +85,7 @@ async def show_partitions(request: web.Request) -> web.Response:
 async def create_partitioned(request: web.Request) -> web.Response:
     """PUT partitions, the count in the body: 409 when the topic is there."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     count = await _count(request)
     await broker.catalog.create_partitioned(name, count)
     await broker.turn.budget.for_all(_partitions(name, 0, count), broker.topic)
@@ -95,7 +95,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
 async def grow_partitioned(request: web.Request) -> web.Response:
     """POST partitions, the new count in the body: 422 when there are more already. Subscriptions are made there as well."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     count = await _count(request)
     try:
         before = await broker.catalog.grow_partitioned(name, count)
@@ -130,7 +130,7 @@ def _partitions(name: TopicName, first: int, end: int) -> Iterator[TopicName]:
 async def unload_topic(request: web.Request) -> web.Response:
     """PUT unload: close the topic, or all its partitions; clients connect again. 404 when it is not there."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     count = await broker.catalog.partitions(name)
     if not count and str(name) not in broker.topics and not broker.catalog.exists(name):
         raise Refusal(ServerError.TopicNotFound, f"Topic {name} not found")
@@ -161,7 +161,7 @@ async def show_compaction(request: web.Request) -> web.Response:
 async def delete_partitioned(request: web.Request) -> web.Response:
     """DELETE partitions: the topic with all its partitions."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     count = await broker.catalog.partitions(name)
     if not count:
         raise Refusal(ServerError.TopicNotFound, f"Partitioned topic not found {name}")
@@ -193,7 +193,7 @@ async def list_subscriptions(request: web.Request) -> web.StreamResponse:
 async def create_subscription(request: web.Request) -> web.Response:
     """PUT subscription: where the body says (see `_start_of`), at the end without one. 409 when it is there."""
     broker, name = request.app[BROKER], topic_name(request)
-    check_user_topic(name)
+    validate_user_topic(name)
     subscription = request.match_info["subscription"]
     check_subscription(subscription)
     start = await _start_of(request)

@@ -119,7 +119,7 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
 def read_settings(
     text: str, name: str, environ: Mapping[str, str], command_line: Mapping[str, str], is_known: Callable[[str], bool]
 ) -> tuple[dict[str, Setting], list[str]]:
-    """Return what a file, the environment and a command line say, by key, and warnings.
+    """Read settings from a file, the environment and a command line, by key; and warnings.
 
     `name` is the file's, for texts. A variable of the environment counts when `is_known` says so, or has the prefix.
     """

@@ -120,7 +120,7 @@ class LoopMeter:
 
 
 def _name_of(work: Callable[[], None]) -> str:
-    """Return what a deferred call is, and whose."""
+    """Name of a deferred call, with its owner's class."""
     function: Any = work
     while isinstance(function, partial):
         function = function.func

@@ -97,7 +97,7 @@ class SortedNames:
 
 
 def count_of(pieces: Pieces) -> int:
-    """Return how many names are in pieces."""
+    """Number of names in pieces."""
     return sum(map(len, pieces))
 
 

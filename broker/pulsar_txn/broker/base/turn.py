@@ -42,7 +42,7 @@ class TakesPart(Protocol):
 
     @property
     def host(self) -> InTurn:
-        """Return what enters, at most once in a turn."""
+        """The host that enters, at most once in a turn."""
 
     def look(self) -> None:
         """The turn ends: look at what is due."""

@@ -35,7 +35,7 @@ class BufferChoice:
             plugins.resolve(plugins.TRANSACTION_BUFFERS, value)
 
     async def factory(self, topic: TopicName, *, is_new: bool) -> Callable[..., Any]:
-        """Return what makes the topic's buffer. Notes the choice of a new topic, durably. Raises LedgerError, PluginError."""
+        """Factory of the topic's buffer. Notes the choice of a new topic, durably. Raises LedgerError, PluginError."""
         path = _NOTES + log_name(topic)
         noted = await self._metadata.get(path)
         if noted is not None:

@@ -81,7 +81,7 @@ class TopicIndex:
         return _NONE if found is None else found.partitioned.pieces(after)
 
     def count(self, tenant: str, namespace: str) -> int:
-        """Return how many topics and partitions of a namespace have a log."""
+        """Number of topics and partitions of a namespace that have a log."""
         found = self._find(tenant, namespace)
         return 0 if found is None else len(found.topics)
 

@@ -50,7 +50,7 @@ def pattern_of(text: str, max_length: int) -> Matches:
 
 
 async def hash_of_pieces(pieces: Pieces, budget: LoopBudget) -> str:
-    """Return what a list of topics is compared by, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
+    """Hash by which a list of topics is compared, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
     value, comma = 0, b""
     async for piece in budget.each(pieces, at_a_time=1):
         value = crc32c(comma + ",".join(piece).encode(), value)

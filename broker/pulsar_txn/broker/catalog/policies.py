@@ -77,13 +77,13 @@ class Namespaces:
         return await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}") is not None
 
     async def policies(self, tenant: str, namespace: str) -> dict[str, Any]:
-        """Return what is stored; empty for a namespace that nobody made."""
+        """Stored policies; empty for a namespace that nobody made."""
         stored = await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}")
         found: dict[str, Any] = {} if stored is None else json.loads(stored.data)
         return found
 
     async def rules(self, tenant: str, namespace: str) -> TopicRules:
-        """Return what holds for the topics of a namespace."""
+        """Policies in force for the topics of a namespace."""
         return TopicRules.of(self._config, await self.policies(tenant, namespace))
 
     async def put_policies(self, tenant: str, namespace: str, policies: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ _STORE: Final = (StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported)
 
 
 def ending_of(error: Exception) -> Ending | None:
-    """Return how the process ends because of `error`; None for what only a bug raises."""
+    """Ending of the process because of `error`; None for an error that only a bug raises."""
     match error:
         case ConfigError() | PluginError():
             return Ending(USAGE, str(error))

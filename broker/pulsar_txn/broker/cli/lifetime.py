@@ -32,13 +32,13 @@ class Serves(Protocol):
         """Serve from now on. Raises Ending, and LedgerError."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what the ready file says."""
+        """Content of the ready file."""
 
     def ready_line(self) -> str:
-        """Return what standard output says once it serves."""
+        """Line on standard output once it serves."""
 
     async def storage_failed(self) -> Exception:
-        """Return when nothing can be stored any more."""
+        """Wait until nothing can be stored any more; the error."""
 
     async def close(self) -> None:
         """Drain."""

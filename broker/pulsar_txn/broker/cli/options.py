@@ -15,7 +15,7 @@ LoadedT = TypeVar("LoadedT")
 
 
 def command_line_of(settings: tuple[str, ...], port: int | None = None, http_port: int | None = None) -> dict[str, str]:
-    """Return what options say, by key. Raises click.BadParameter for something that is not KEY=VALUE."""
+    """Settings of the command line, by key. Raises click.BadParameter for something that is not KEY=VALUE."""
     chosen: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -34,7 +34,7 @@ def load_config(
     conf: Path | None,
     command_line: Mapping[str, str],
 ) -> LoadedT:
-    """Return what `load` makes of the file, the environment and the options. Raises what it raises, and Ending for the file."""
+    """Load the configuration from the file, the environment and the options. Raises as `load`, and Ending for the file."""
     try:
         return load(conf, os.environ, command_line)
     except OSError as error:

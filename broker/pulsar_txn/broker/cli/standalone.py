@@ -152,7 +152,7 @@ class Process:
             self._functions = functions_child.FunctionsChild(self._http.url, patience)
 
     async def storage_failed(self) -> Exception:
-        """Return when the broker's store has failed."""
+        """Wait until the broker's store has failed; the error."""
         await self._standalone.storage_failed.wait()
         failure = self._standalone.broker.storage_failure
         assert failure is not None  # noqa: S101 - it is set before the event
@@ -167,7 +167,7 @@ class Process:
         await self._standalone.close()
 
     def ready_line(self) -> str:
-        """Return where it listens, and what it has."""
+        """Line with its addresses and its data folder."""
         facts = self.facts()
         where = " and ".join(filter(None, (facts["serviceUrl"], facts["serviceUrlTls"])))
         place = f" in {facts['data']}" if facts["data"] else ""

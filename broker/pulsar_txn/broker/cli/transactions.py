@@ -104,7 +104,7 @@ def _line(txn_id: str, txn: dict[str, Any]) -> str:
 
 
 def _beside(txn: dict[str, Any]) -> Iterator[str]:
-    """Return what only our servers tell."""
+    """Lines that only our servers can fill."""
     if txn.get("prepared"):
         prepared = datetime.fromtimestamp(txn["modifiedAt"] / 1000, UTC).isoformat(timespec="milliseconds")
         yield f"prepared {prepared}, waits for its end"

@@ -18,9 +18,9 @@ from pulsar_txn.wire.hot import decode_ack, decode_flow, encode_ack_response
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .checks import check_client_name, check_subscription_name, check_user_topic
 from .session import AnyTopic, FrameHandler, Handler, Services, Session, foreign_in
 from .topics import schema_of
+from .validation import validate_client_name, validate_subscription_name, validate_user_topic
 
 _KEY_SHARED_STICKY: Final = 1
 
@@ -40,13 +40,13 @@ async def on_subscribe(session: Session, body: Any) -> None:
 
 async def _subscribe(session: Session, body: Any) -> None:
     name = TopicName.parse(body.topic)
-    check_user_topic(name)
-    check_client_name("consumer", body.consumer_name)
+    validate_user_topic(name)
+    validate_client_name("consumer", body.consumer_name)
     existing = session.consumers.get(body.consumer_id)
     if existing is not None:
         _check_same(existing, name, body)
     else:
-        check_subscription_name(body.subscription)
+        validate_subscription_name(body.subscription)
         if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
             raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
         topic = await _topic(session.services, name, body)
@@ -231,7 +231,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
     if consumer.read_compacted and isinstance(topic, Topic):
         position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.mark_delete
-    halves = await _halves(topic) if body.with_halves and isinstance(topic, Topic) else {}
+    half_messages = await _half_message_ends(topic) if body.with_halves and isinstance(topic, Topic) else {}
     session.connection.write_command(
         "getLastMessageIdResponse",
         request_id=body.request_id,
@@ -242,12 +242,12 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
             batch_index=batch_size - 1 if batch_size > 0 else -1,
         ),
         consumer_mark_delete_position=_place(mark),
-        **halves,
+        **half_messages,
     )
 
 
-async def _halves(topic: Topic) -> dict[str, pb.MessageIdData]:
-    """Return what waits beside the topic. What does not wait any more is durable in the topic when this returns."""
+async def _half_message_ends(topic: Topic) -> dict[str, pb.MessageIdData]:
+    """Half messages that wait beside the topic. Those that do not wait any more are durable in the topic when this returns."""
     waiting = topic.buffer.waiting()
     if waiting is None:
         return {}

@@ -49,7 +49,7 @@ def _end(session: Session, response: str, body: Any, topic: str, subscription: s
 
 
 def _asked(session: Session, body: Any, topic: str) -> tuple[TxnId, TxnAction, str]:
-    """Return what is to end, how, and where. Raises Refusal."""
+    """The transaction to end, its outcome, and the topic. Raises Refusal."""
     services = session.services
     if not services.config.external_transaction_coordinators_enabled:
         text = "participants are told by this broker's own coordinators only; set externalTransactionCoordinatorsEnabled=true"

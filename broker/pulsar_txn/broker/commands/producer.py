@@ -16,9 +16,9 @@ from pulsar_txn.wire.ids import EARLIEST
 from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 from pulsar_txn.wire.topics import TopicName
 
-from .checks import check_client_name, check_subscription_name, check_user_topic
 from .session import AnyTopic, FrameHandler, Handler, Services, Session, foreign_in
 from .topics import pack_schema_version, schema_of
+from .validation import validate_client_name, validate_subscription_name, validate_user_topic
 
 
 async def on_producer(session: Session, body: Any) -> None:
@@ -37,8 +37,8 @@ async def on_producer(session: Session, body: Any) -> None:
 async def _open(session: Session, body: Any) -> None:
     services = session.services
     name = TopicName.parse(body.topic)
-    check_user_topic(name)
-    check_client_name("producer", body.producer_name)
+    validate_user_topic(name)
+    validate_client_name("producer", body.producer_name)
     _end_turn(session, body.producer_id, "was asked for again")  # it waits as the last one, and under the new request
     existing = session.producers.get(body.producer_id)
     if existing is not None:
@@ -50,7 +50,7 @@ async def _open(session: Session, body: Any) -> None:
         services.remove_producer(existing)
         session.forget_producer(existing)
     if body.initial_subscription_name:
-        check_subscription_name(body.initial_subscription_name)
+        validate_subscription_name(body.initial_subscription_name)
     topic, version = await _topic(services, name, body)
     producer_name = body.producer_name or services.catalog.new_producer_name()
     mode = AccessMode(body.producer_access_mode)

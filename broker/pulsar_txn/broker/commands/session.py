@@ -83,7 +83,7 @@ class Services(Protocol):
     ) -> None:
         """See `txn.participants.EndsTransactions`."""
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `txn_session.Coordinating`."""
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
@@ -288,7 +288,7 @@ def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], lim
 
 
 def foreign_in(session: Session, txn_id: TxnId, participant: str) -> Refusal | None:
-    """Return why a client with a principal may not write in a transaction; None: it is its own.
+    """Refusal for a client with a principal that may not write in a transaction; None: it is its own.
 
     Ids are counters that anybody can guess, so a participant cannot tell from them whose a transaction is. What belongs to
     another role is refused as what does not exist. A client without a principal is not asked for: then nobody has one.

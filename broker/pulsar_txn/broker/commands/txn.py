@@ -33,8 +33,8 @@ from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .check_groups import HANDLERS as CHECK_HANDLERS
 from .check_groups import NO_CHECKS
-from .checks import check_subscription_name
 from .txn_session import Asked, TxnFrameHandler, TxnHandler, TxnSession
+from .validation import validate_subscription_name
 
 MAX_PARTICIPANTS: Final = 1000
 """Of one request."""
@@ -183,7 +183,7 @@ def _participant(named: tuple[str, str | None]) -> Participant:
     if not name.is_persistent:
         raise Refusal(ServerError.NotAllowedError, f"{name}: a non-persistent topic cannot take part in a transaction")
     if subscription is not None:
-        check_subscription_name(subscription)
+        validate_subscription_name(subscription)
     return Participant(str(name), subscription)
 
 
@@ -382,8 +382,10 @@ def _described_participants(session: TxnSession, info: Any, left: int) -> tuple[
         used += len(each.topic) + len(each.subscription or "")
         if used > left:
             return found, left  # nothing more of later transactions either
-        cluster, place = session.services.place(each)
-        found.append(pb.DescribedParticipant(topic=place.topic, subscription=place.subscription, cluster=cluster or None))
+        cluster, participant = session.services.cluster_and_participant(each)
+        found.append(
+            pb.DescribedParticipant(topic=participant.topic, subscription=participant.subscription, cluster=cluster or None)
+        )
     return found, used
 
 

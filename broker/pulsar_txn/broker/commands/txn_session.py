@@ -131,7 +131,7 @@ class Coordinating(Protocol):
     def checks(self) -> bool:
         """True if the coordinators ask check groups, prepare, and open by a nonce."""
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as clients know it, and its cluster; that is empty where there is one cluster only."""
 
 
@@ -155,7 +155,7 @@ class TxnSession(Protocol):
 
     @property
     def connection(self) -> Answering:
-        """Return where it is answered."""
+        """Connection on which it is answered."""
 
     @property
     def services(self) -> Coordinating:

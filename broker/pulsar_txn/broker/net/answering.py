@@ -15,7 +15,7 @@ class Answering(Protocol):
 
     @property
     def peer(self) -> str:
-        """Return who it is, for logs."""
+        """Address of the peer, for logs."""
 
     @property
     def connected(self) -> bool:

@@ -69,7 +69,7 @@ class Authentication:
 
 
 def authentication_of(keys: AuthenticationKeys) -> Authentication:
-    """Return what a configuration says. ConfigError."""
+    """Build it from a configuration. ConfigError."""
     if not keys.authentication_enabled:
         return Authentication({})
     named = names_in(keys.authentication_providers)

@@ -25,7 +25,7 @@ from pulsar_txn.wire.topics import InvalidName
 
 from .clients import Client
 from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, Intake
-from .request_checks import check_request
+from .request_validation import validate_request
 
 _logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         self._intake.cold()
         body = getattr(decode_command(frame), NAMES[kind])
         try:
-            check_request(body)
+            validate_request(body)
             coroutine = handler(self.session, body)
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         self._list_bytes = 0
 
     async def drained(self) -> None:
-        """Return when the client has taken nearly everything that it was sent. If the connection ends: cancelled."""
+        """Wait until the client has taken nearly everything that it was sent. If the connection ends: cancelled."""
         while not self.writable:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()

@@ -36,7 +36,7 @@ def asker_of(
     certificate: Mapping[str, Any] | None,
     now: float,
 ) -> Asker:
-    """Return who asks. Raises Refusal AuthenticationError, whose text never has what was given.
+    """Identify the asker. Raises Refusal AuthenticationError, whose text never has the credentials.
 
     `authorization`: the values of the headers of that name. A token counts before the certificate of the connection. `now`:
     seconds since the epoch; a connection may be older than what it was opened with.

@@ -18,7 +18,7 @@ class PortKeys(TlsKeys, Protocol):
 
     @property
     def incomplete_frame_timeout_seconds(self) -> int:
-        """Return how long a handshake may take."""
+        """Seconds that a handshake may take."""
 
 
 class CannotListen(OSError):  # noqa: N818 - the word of the field

@@ -27,7 +27,7 @@ _MAX_TOKEN_BYTES: Final = 16_384
 
 
 def tokens_of(keys: TokenKeys) -> TokenProvider:
-    """Return what a configuration says. ConfigError."""
+    """Build it from a configuration. ConfigError."""
     if bool(keys.token_secret_key) == bool(keys.token_public_key):
         raise ConfigError("authentication by token needs one of tokenSecretKey and tokenPublicKey")
     if keys.token_secret_key:

@@ -157,7 +157,7 @@ class CheckGroups:
 
     @property
     def memberships(self) -> int:
-        """Return how many there are, of all members together."""
+        """Number of memberships, of all members together."""
         return self._count
 
     # ---- members
@@ -426,27 +426,27 @@ class CheckKeys(Protocol):
 
     @property
     def transaction_check_max(self) -> int:
-        """Return how many questions there are about one transaction."""
+        """Greatest number of questions about one transaction."""
 
     @property
     def transaction_check_policy(self) -> str:
-        """Return what becomes of it after the last one: `park`, `abort`, `commit` or `keep`."""
+        """Policy after the last question: `park`, `abort`, `commit` or `keep`."""
 
     @property
     def max_active_transactions_per_role(self) -> int:
-        """Return how many transactions of one role a coordinator takes."""
+        """Greatest number of active transactions of one role at a coordinator."""
 
     @property
     def max_prepared_transactions_per_role(self) -> int:
-        """Return how many of them may be prepared."""
+        """Greatest number of prepared transactions among them."""
 
     @property
     def max_parked_transactions_per_coordinator(self) -> int:
-        """Return how many transactions may wait for an operator."""
+        """Greatest number of transactions that wait for an operator."""
 
 
 def check_options(config: CheckKeys) -> dict[str, Any]:
-    """Return what a coordinator plug-in with `checks` is made with."""
+    """Arguments of a coordinator plug-in that has `checks`."""
     return {
         "check_after_ms": config.transaction_check_after_in_seconds * 1000,
         "check_interval_ms": config.transaction_check_interval_in_seconds * 1000,

@@ -186,7 +186,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
 
 def cause_word(number: int) -> str:
-    """Return who decided, in a word for logs and metrics."""
+    """Word for the cause of a decision, for logs and metrics."""
     cause = cause_of(number)
     return "unknown" if cause is None else cause.name.lower()
 
@@ -226,7 +226,7 @@ class CoordinatorWatch(Protocol):
         """Everything that the log holds is applied."""
 
     def stored(self) -> bytes:
-        """Return what is stored beside a snapshot that is taken now."""
+        """Bytes to store beside a snapshot that is taken now."""
 
     def appended(self, position: Position) -> None:
         """A record was appended at this position."""
@@ -259,7 +259,7 @@ class WatchedCoordinatorHost(CoordinatorHost):
         self.watch.applied(record)
 
     def snapshot_extra(self) -> bytes:
-        """Return what the watch stores."""
+        """Bytes that the watch stores."""
         return self.watch.stored()
 
     def restore_extra(self, data: bytes) -> None:

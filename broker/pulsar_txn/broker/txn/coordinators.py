@@ -79,7 +79,7 @@ def coordinator_log_name(tc_id: int) -> str:
     return f"pulsar/system/persistent/__transaction_log_{tc_id}"
 
 
-class Opening:
+class CoordinatorStarter:
     """Opens the logs of coordinators until it is closed.
 
     `prepare(tc_id)` gives what makes a host of an open log; `serve(tc_id, host)` is called when the host has read it.
@@ -117,7 +117,7 @@ class Opening:
         return tc_id in self._waiting
 
     def leader(self, tc_id: int) -> str | None:
-        """Return where the process is reached that leads a coordinator for which this one waits; None when nobody is known."""
+        """Address of the process that leads a coordinator for which this one waits; None when nobody is known."""
         leader = None if self._shared is None else self._shared.leader_of(self._log_name(tc_id))
         return None if self._shared is None or leader == self._shared.advertised else leader
 
@@ -364,7 +364,7 @@ class Coordinators:
         self.check_groups = CheckGroups(turn, self, *max_check_groups)
         self.bound = BoundTransactions(turn, self._disconnect)
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
-        self._opening = Opening(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
+        self._starter = CoordinatorStarter(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
 
     def __len__(self) -> int:
         return self._count
@@ -373,7 +373,7 @@ class Coordinators:
         """Begin to open those that are not there yet of so many."""
         opened, self._count = self._count, max(self._count, count)
         for tc_id in range(opened, count):
-            self._opening.start(tc_id)
+            self._starter.start(tc_id)
 
     @property
     def here(self) -> list[int]:
@@ -386,8 +386,8 @@ class Coordinators:
         return any(host.is_busy for host in self._serving.values())
 
     async def wait_ready(self) -> None:
-        """Return when every coordinator serves, or is waiting to be opened again."""
-        await self._opening.all_opened()
+        """Wait until every coordinator serves, or is waiting to be opened again."""
+        await self._starter.all_opened()
 
     def ready(self, tc_id: int) -> CoordinatorHost | None:
         """The coordinator if it serves now."""
@@ -396,16 +396,16 @@ class Coordinators:
     @property
     def is_shared(self) -> bool:
         """True if other processes may lead what this one does not."""
-        return self._opening.is_shared
+        return self._starter.is_shared
 
     def is_elsewhere(self, tc_id: int) -> bool:
         """True if another process may lead the coordinator: this one waits for it, or was cut off for longer than its lease."""
         host = self.ready(tc_id)
-        return self._opening.waits(tc_id) if host is None else not host.is_fresh
+        return self._starter.waits(tc_id) if host is None else not host.is_fresh
 
     def leader(self, tc_id: int) -> str | None:
-        """Return what the process advertises that leads a coordinator elsewhere; None when nobody is known."""
-        return self._opening.leader(tc_id)
+        """Advertised address of the process that leads a coordinator elsewhere; None when nobody is known."""
+        return self._starter.leader(tc_id)
 
     def check_here(self, tc_id: int) -> None:
         """Refusal TransactionCoordinatorNotFound unless the coordinator serves here."""
@@ -417,12 +417,12 @@ class Coordinators:
 
         Raises Refusal TransactionCoordinatorNotFound.
         """
-        await self._opening.opened(tc_id)
+        await self._starter.opened(tc_id)
         self.check_here(tc_id)
 
     async def close(self) -> None:
         """Close all logs, and with them their leases. Raises LedgerError when one of them failed."""
-        await self._opening.close()
+        await self._starter.close()
         results = await asyncio.gather(*(host.close() for host in self._serving.values()), return_exceptions=True)
         self._serving.clear()
         for result in results:
@@ -664,7 +664,7 @@ class Coordinators:
     def _absent(self, tc_id: int) -> str:
         if not 0 <= tc_id < self._count:
             return f"there is no coordinator {tc_id}; this server has 0 to {self._count - 1}"
-        leader = self._opening.leader(tc_id) if self.is_elsewhere(tc_id) else None
+        leader = self._starter.leader(tc_id) if self.is_elsewhere(tc_id) else None
         if leader is not None:
             return f"coordinator {tc_id} is led by {leader}; look it up, and connect to it there"
         return f"coordinator {tc_id} is not ready; connect to it again"
@@ -692,7 +692,7 @@ class Coordinators:
 
     def _failed(self, tc_id: int, error: Exception) -> None:
         host = self._serving.pop(tc_id, None)
-        self._opening.failed(tc_id, host, error)
+        self._starter.failed(tc_id, host, error)
         if self.is_shared:
             self.bound.lost(tc_id)
         self._on_change(tc_id, False)

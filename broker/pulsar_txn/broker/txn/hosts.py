@@ -89,7 +89,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     @property
     def failure(self) -> Exception | None:
-        """Return what made it fail."""
+        """Error that made it fail."""
         return self.host.failure
 
     @property
@@ -229,7 +229,7 @@ class TopicView(Protocol):
         """Sends that waited for a verification may go on."""
 
     def snapshot_state(self) -> bytes:
-        """Return what the topic remembers beside its buffer."""
+        """State of the topic beside its buffer, as bytes."""
 
     def restore_state(self, data: bytes) -> None:
         """The inverse."""

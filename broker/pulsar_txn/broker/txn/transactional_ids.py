@@ -109,7 +109,7 @@ class TakeOvers:
         self._pending: dict[_Name, _Pending] = {}
 
     async def done(self, tc_id: int, principal: str | None, identity: Identity, incarnation: str | None = None) -> None:
-        """Return when all that older epochs began has ended at all participants. Who asks again for an epoch joins the first.
+        """Wait until all that older epochs began has ended at all participants. Who asks again for an epoch joins the first.
 
         Refusals: ServiceNotReady when that took too long, or too many epochs wait; ProducerFenced when a newer one has begun;
         TransactionCoordinatorNotFound. If cancelled: the epoch begins all the same.

@@ -64,8 +64,8 @@ _ENDED: Final = FINAL | {TransactionState.UNKNOWN}
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
 
-class Outcome(enum.Enum):
-    """The outcome of a group."""
+class GroupResult(enum.Enum):
+    """Result of an attempt to process a group."""
 
     COMMITTED = enum.auto()
     KEPT = enum.auto()
@@ -140,13 +140,13 @@ class Lane(Generic[T]):
         try:
             while pending:
                 group = self._shared.suspects.next_group(pending)
-                outcome = await self._settle(group)
+                result = await self._process_group(group)
                 rest = pending[len(group) :]
-                if outcome is Outcome.COMMITTED:
+                if result is GroupResult.COMMITTED:
                     pending = rest
                     self._backoff.reset()
                     continue
-                if outcome is Outcome.RETURNED:
+                if result is GroupResult.RETURNED:
                     pending = []
                     self._on_returned(group, rest)
                 elif self._shared.stop.is_set():
@@ -200,30 +200,30 @@ class Lane(Generic[T]):
         self.backlog = deque(sorted(self.backlog, key=key_of))
         self._shared.room.set()
 
-    async def _settle(self, group: Sequence[Message[T]]) -> Outcome:
+    async def _process_group(self, group: Sequence[Message[T]]) -> GroupResult:
         """One attempt with the handler, and what has to be done about a poison message."""
-        outcome, error = await self._attempt(group, self._shared.handler)
+        result, error = await self._attempt(group, self._shared.handler)
         if error is None:
             self._shared.suspects.first.worked()
             self._shared.suspects.settled(group)
             self._shared.report.committed(group)
-            return outcome
+            return result
         poison = is_blamed(error) and self._shared.suspects.failed(group)
         self._shared.report.aborted(group, error)
         if not poison:
-            return outcome
+            return result
         work = self._shared.remedy.against(group, error)
-        if outcome is not Outcome.KEPT:
-            return outcome
-        outcome, failed = await self._attempt(group, work)
+        if result is not GroupResult.KEPT:
+            return result
+        result, failed = await self._attempt(group, work)
         if failed is None:
             self._shared.report.removed(group, error)
             self._shared.suspects.settled(group)
         else:
             self._shared.report.aborted(group, failed)
-        return outcome
+        return result
 
-    async def _attempt(self, group: Sequence[Message[T]], work: Work[T]) -> tuple[Outcome, Exception | None]:
+    async def _attempt(self, group: Sequence[Message[T]], work: Work[T]) -> tuple[GroupResult, Exception | None]:
         """One transaction. Returns why it was aborted, None after a commit; raises what ends the pipeline."""
         options = TransactionOptions(timeout=self._shared.options.timeout, name="pipeline", managed=True)
         unit = self._shared.core.new_transaction(options)
@@ -238,16 +238,16 @@ class Lane(Generic[T]):
         if txn.state is TransactionState.UNKNOWN and isinstance(error, CommitOutcomeUnknown):
             await self._resolve(txn, error)
         if txn.state is TransactionState.COMMITTED:
-            return Outcome.COMMITTED, None
+            return GroupResult.COMMITTED, None
         if error is None:
             error = Rollback(txn)
         if isinstance(error, _STOPS) or is_fatal(error):
             raise error
         if joined.are_kept:
-            return Outcome.KEPT, error
+            return GroupResult.KEPT, error
         if txn.state is not TransactionState.ABORTED and self._kind is not ConsumerType.SHARED:
             await self._abort(txn)
-        return Outcome.RETURNED, error
+        return GroupResult.RETURNED, error
 
     async def _abort(self, txn: AsyncTransaction) -> None:
         """Until the coordinator has aborted it, as it was asked to or because the time was over, or the pipeline stops."""

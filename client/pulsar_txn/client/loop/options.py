@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import attrs
 
-from pulsar_txn.client._checks import as_seconds, flag, one_of, seconds, seconds_of, whole
+from pulsar_txn.client._validation import as_seconds, flag, one_of, seconds, seconds_of, whole
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION, check_initial
 from pulsar_txn.client.receive.message import Message
 

@@ -164,7 +164,7 @@ class Pipeline(Generic[T]):
         return zlib.crc32(message.topic.encode()) % len(self._lanes)
 
     def _queued_for(self, lane: Lane[T]) -> list[Message[T]]:
-        """Return what is queued at a Key_Shared consumer for a lane that gives messages back: it must not go before them."""
+        """Messages queued at a Key_Shared consumer for a lane that gives messages back: they must not go before those."""
         if self._kind is not ConsumerType.KEY_SHARED:
             return []
         return self._holder.take_queued(lambda message: self._lanes[self._lane_of(message)] is lane)

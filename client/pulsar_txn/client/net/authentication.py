@@ -27,7 +27,7 @@ class Authentication(Protocol):
         ...
 
     def data(self) -> bytes | Awaitable[bytes]:
-        """Return what to send, or an awaitable of it.
+        """Credentials to send, or an awaitable of them.
 
         Must not block. An OSError is taken for a passing trouble and tried again.
         """
@@ -114,7 +114,7 @@ class TlsAuthentication:
 
 
 async def current_data(authentication: Authentication) -> bytes:
-    """Return what `authentication` says now. AuthenticationError when it fails; retriable when an OSError was the reason."""
+    """Current credentials. AuthenticationError when it fails; retriable when an OSError was the reason."""
     try:
         data = authentication.data()
         return await data if inspect.isawaitable(data) else data

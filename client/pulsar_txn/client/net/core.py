@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
-from pulsar_txn.client.net.home import Home
 from pulsar_txn.client.net.lookup import Lookup
+from pulsar_txn.client.net.loop_guard import LoopGuard
 from pulsar_txn.client.net.memory_limit import MemoryLimit
 from pulsar_txn.client.net.pauses import Backoff
 from pulsar_txn.client.net.pool import ConnectionPool
@@ -76,7 +76,7 @@ class Core:
 
     def __init__(self, service_url: str | AutoClusterFailover, settings: Settings, runtime: Runtime) -> None:
         self.settings = settings
-        self.check_here = Home().check
+        self.check_here = LoopGuard().check
         """Raises WrongEventLoop outside of the event loop that the client lives on."""
         self.runtime = runtime
         self._request_ids = itertools.count()

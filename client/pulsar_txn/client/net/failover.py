@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from pulsar_txn.client._checks import as_seconds, number
+from pulsar_txn.client._validation import as_seconds, number
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.net.pool import ConnectionPool
 from pulsar_txn.client.net.runtime import Runtime

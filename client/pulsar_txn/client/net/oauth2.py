@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
-from pulsar_txn.client._checks import number_of_seconds
+from pulsar_txn.client._validation import number_of_seconds
 from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration
 from pulsar_txn.client.net.runtime import JsonHttp, monotonic_seconds
 from pulsar_txn.wire.secret_text import Secret, secret

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from pulsar_txn.client._checks import check_text
+from pulsar_txn.client._validation import validate_text
 from pulsar_txn.client.errors import InvalidConfiguration
 
 DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -27,7 +27,7 @@ class Address:
 
 def parse_service_url(url: str) -> list[Address]:
     """The addresses that a service URL names, in order; InvalidConfiguration says what is wrong with a bad one."""
-    check_text("service_url", url)
+    validate_text("service_url", url)
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in DEFAULT_PORTS:
         hint = "write pulsar://host:6650, pulsar+ssl://host:6651, or several hosts separated by commas"

@@ -8,16 +8,16 @@ from typing import Final
 import attrs
 from attrs.validators import optional
 
-from pulsar_txn.client._checks import (
+from pulsar_txn.client._validation import (
     A_WAY_TO_AUTHENTICATE,
     above_zero,
     as_seconds,
-    check_text,
     flag,
     having,
     instance,
     refused,
     text,
+    validate_text,
     whole,
 )
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -32,7 +32,7 @@ MAX_DESCRIPTION: Final = 64
 def _not_blank(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
     if value is None:
         return
-    check_text(attribute.name, value)
+    validate_text(attribute.name, value)
     if not value.strip():
         raise InvalidConfiguration(f"{attribute.name} is blank", hint="name what must not run twice, or leave it out")
 
@@ -48,7 +48,7 @@ def _bytes(_instance: object, attribute: attrs.Attribute[int], value: int) -> No
 
 
 def _short(_instance: object, attribute: attrs.Attribute[str], value: str) -> None:
-    check_text(attribute.name, value)
+    validate_text(attribute.name, value)
     if len(value) > MAX_DESCRIPTION:
         raise InvalidConfiguration(f"{attribute.name} has {len(value)} characters, {MAX_DESCRIPTION} are allowed")
 
@@ -59,7 +59,7 @@ _authentication: Final = having("data", needed=A_WAY_TO_AUTHENTICATE)
 def _sni_proxy(url: str | Address | None) -> Address | None:
     if url is None or isinstance(url, Address):
         return url
-    check_text("sni_proxy_url", url)
+    validate_text("sni_proxy_url", url)
     addresses = parse_service_url(url)
     if len(addresses) != 1 or not addresses[0].tls:
         raise InvalidConfiguration(f"not the URL of one TLS proxy: {url!r}", hint="write pulsar+ssl://proxy:4443")

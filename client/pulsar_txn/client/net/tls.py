@@ -9,17 +9,17 @@ from typing import Any
 import attrs
 from attrs.validators import optional
 
-from pulsar_txn.client._checks import check_flag, check_path
+from pulsar_txn.client._validation import validate_flag, validate_path
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.authentication import Authentication, TlsAuthentication
 
 
 def _path(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    check_path(f"tls_{attribute.name}", value)
+    validate_path(f"tls_{attribute.name}", value)
 
 
 def _flag(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    check_flag(f"tls_{attribute.name}", value)
+    validate_flag(f"tls_{attribute.name}", value)
 
 
 @attrs.frozen(kw_only=True)

@@ -1,6 +1,6 @@
 """A program's database connection as an outbox uses it: the few things that it does with one, and the SQL of its tables.
 
-No driver is imported by this room: a connection of one is only given where the program has imported it. The methods of a door
+No driver is imported by this room: a connection of one is only given where the program has imported it. The methods of a port
 are coroutines. Those of a blocking driver never wait, so that one text serves both kinds (`at_once`).
 
 The outbox has a table, in the words of each database and with the placeholders of each driver. Beside it is a table with one
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
 
 DEFAULT_TABLE: Final = "pulsar_txn_outbox"
@@ -194,7 +194,7 @@ _CONSTRAINT: Final = "23"
 """That of violated constraints; at COMMIT, of those that were deferred."""
 
 
-class Door(Protocol):
+class DatabasePort(Protocol):
     """One connection. All but `dialect` and `blocking` may raise whatever the driver raises."""
 
     dialect: Dialect
@@ -202,7 +202,7 @@ class Door(Protocol):
     """Whether its calls hold up the thread."""
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """Return what a query finds before `begin`, in no transaction; None when one is open, or the driver always begins one.
+        """Rows of a query before `begin`, in no transaction; None when one is open, or the driver always begins one.
 
         It has no effect on the program's transaction. A query inside of it has: it takes the snapshot before the program's
         first statement does (SQLite, REPEATABLE READ), and PostgreSQL refuses SET TRANSACTION after it.
@@ -243,7 +243,7 @@ class Door(Protocol):
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that never waits: the code of a block over a blocking driver and a blocking client."""
+    """Run a coroutine that never waits: the code of a block over a blocking driver and a blocking client."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -274,15 +274,15 @@ def driver_in_transaction(connection: Any) -> bool | None:
     return False if getattr(connection, "autocommit", None) is True else None
 
 
-def is_refusal(error: BaseException, door: Door) -> bool:
+def is_refusal(error: BaseException, port: DatabasePort) -> bool:
     """True if the database says with this error that it has not committed. Not when the answer was not waited for.
 
     SQLite's COMMIT runs in the process: when it fails, and the transaction is still open, nothing has been committed.
     """
     if not isinstance(error, Exception):
         return False
-    if door.dialect is SQLITE:
-        return door.in_transaction() is True
+    if port.dialect is SQLITE:
+        return port.in_transaction() is True
     return _class_of(error) in (_CONFLICT, _CONSTRAINT)
 
 
@@ -310,9 +310,9 @@ def is_integrity_error(error: BaseException) -> bool:
     return bool(names & {"IntegrityError", "IntegrityConstraintViolationError"})
 
 
-def check_still_open(door: Door) -> None:
+def check_still_open(port: DatabasePort) -> None:
     """TransactionStateError when the driver says that no transaction is open."""
-    if door.in_transaction() is False:
+    if port.in_transaction() is False:
         raise ended_inside()
 
 

@@ -1,4 +1,4 @@
-"""Drivers of databases as doors: psycopg 3, asyncpg, sqlite3, aiosqlite, SQLAlchemy 2, and any other with DB-API 2.0."""
+"""Drivers of databases as ports: psycopg 3, asyncpg, sqlite3, aiosqlite, SQLAlchemy 2, and any other with DB-API 2.0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_txn.client.outbox.database import (
     IN_TRANSACTION,
     POSTGRESQL,
     SQLITE,
-    Door,
+    DatabasePort,
     check_still_open,
     dialect_of,
     driver_in_transaction,
@@ -26,7 +26,7 @@ _IDLE: Final = 0
 _ROLL_BACK_FIRST: Final = "commit or roll back what is open before outbox.transaction(connection)"
 
 
-class PsycopgDoor:
+class PsycopgPort:
     """psycopg 3, `Connection` and `AsyncConnection`; also in autocommit mode, because `transaction()` begins one there.
 
     Inside `transaction()` psycopg refuses `connection.commit()`, so a program cannot commit a half by mistake.
@@ -41,7 +41,7 @@ class PsycopgDoor:
         self.blocking = not inspect.iscoroutinefunction(connection.commit)
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """See `Door`. In autocommit mode psycopg sends no BEGIN; the mode is its own, and switching it needs no request."""
+        """See `DatabasePort`. In autocommit mode psycopg sends no BEGIN, and switching the mode needs no request."""
         if int(self._connection.info.transaction_status) != _IDLE:
             return None
         if self._connection.autocommit:
@@ -60,7 +60,7 @@ class PsycopgDoor:
             await self._connection.set_autocommit(value)
 
     async def begin(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         status = int(self._connection.info.transaction_status)
         if status == _IDLE:
             block = self._connection.transaction()
@@ -77,16 +77,16 @@ class PsycopgDoor:
             )
 
     async def settle(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         check_still_open(self)
 
     async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """See `Door`."""
+        """See `DatabasePort`."""
         cursor = await had(self._connection.execute(*rendered(statement, values, self._paramstyle)))
         return int(cursor.rowcount)
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
-        """See `Door`."""
+        """See `DatabasePort`."""
         tuples = sys.modules["psycopg"].rows.tuple_row  # whatever the rows of the program's own cursors are
         cursor = self._connection.cursor(row_factory=tuples)
         await had(cursor.execute(*rendered(statement, values, self._paramstyle)))
@@ -94,14 +94,14 @@ class PsycopgDoor:
         return found
 
     async def commit(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._block is None:
             await had(self._connection.commit())
             return
         await self._leave_block(None)
 
     async def rollback(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._block is None:
             await had(self._connection.rollback())
         elif self._connection.info.transaction_status != _IDLE:
@@ -112,15 +112,15 @@ class PsycopgDoor:
         await had(block.__exit__(kind, error, None) if self.blocking else block.__aexit__(kind, error, None))
 
     async def close(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await had(self._connection.close())
 
     def in_transaction(self) -> bool | None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         return driver_in_transaction(self._connection)
 
 
-class AsyncpgDoor:
+class AsyncpgPort:
     """asyncpg. Its nested transactions are savepoints, so the block must be the outermost one."""
 
     dialect = POSTGRESQL
@@ -132,11 +132,11 @@ class AsyncpgDoor:
         self._block: Any = None
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         return None if self._connection.is_in_transaction() else await self.rows(statement, {}, limit)
 
     async def begin(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._connection.is_in_transaction():
             raise TransactionStateError(
                 "the connection is in a transaction, which alone may commit",
@@ -147,40 +147,40 @@ class AsyncpgDoor:
         self._block = block
 
     async def settle(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         check_still_open(self)
 
     async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """See `Door`."""
+        """See `DatabasePort`."""
         text, given = rendered(statement, values, "dollar")
         tag = str(await self._connection.execute(text, *given)).rsplit(" ", 1)[-1]  # "INSERT 0 1"
         return int(tag) if tag.isdecimal() else 0
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
-        """See `Door`."""
+        """See `DatabasePort`."""
         text, given = rendered(statement, values, "dollar")
         found: Sequence[Sequence[Any]] = await self._connection.fetch(f"{text} LIMIT {int(limit)}", *given)
         return found
 
     async def commit(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await self._block.commit()
 
     async def rollback(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._block is not None and self._connection.is_in_transaction():
             await self._block.rollback()
 
     async def close(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await self._connection.close()
 
     def in_transaction(self) -> bool | None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         return driver_in_transaction(self._connection)
 
 
-class SqliteDoor:
+class SqlitePort:
     """sqlite3 and aiosqlite, in every transaction mode of theirs.
 
     A transaction is begun with BEGIN and the connection's isolation level, and ended with COMMIT: `commit()` does nothing in
@@ -197,7 +197,7 @@ class SqliteDoor:
         self._always_open = False
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """See `Door`. Not where a transaction is always open.
+        """See `DatabasePort`. Not where a transaction is always open.
 
         In the transaction the query would take the snapshot of a deferred transaction. When another connection commits before
         the program's first write, that write fails at once in WAL mode (SQLITE_BUSY_SNAPSHOT), and no timeout helps.
@@ -207,7 +207,7 @@ class SqliteDoor:
         return await self.rows(statement, {}, limit)
 
     async def begin(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         self._always_open = await self._autocommit() is False
         if not self._connection.in_transaction:
             await had(self._connection.execute(f"BEGIN {self._connection.isolation_level or ''}"))
@@ -219,18 +219,18 @@ class SqliteDoor:
         return await self._connection._execute(getattr, self._connection._conn, "autocommit", None)  # noqa: SLF001 - as said
 
     async def settle(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         check_still_open(self)
 
     async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """See `Door`."""
+        """See `DatabasePort`."""
         cursor = await had(self._connection.execute(*rendered(statement, values, "qmark")))
         changed = int(cursor.rowcount)
         await had(cursor.close())
         return changed
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
-        """See `Door`."""
+        """See `DatabasePort`."""
         cursor = await had(self._connection.cursor())
         cursor.row_factory = None  # whatever the rows of the program's own cursors are
         await had(cursor.execute(*rendered(statement, values, "qmark")))
@@ -239,29 +239,29 @@ class SqliteDoor:
         return found
 
     async def commit(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._always_open:
             await had(self._connection.commit())
         elif self._connection.in_transaction:
             await had(self._connection.execute("COMMIT"))
 
     async def rollback(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._always_open:
             await had(self._connection.rollback())
         elif self._connection.in_transaction:
             await had(self._connection.execute("ROLLBACK"))
 
     async def close(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await had(self._connection.close())
 
     def in_transaction(self) -> bool | None:
-        """See `Door`. Where one is always open, that says nothing of what became of the last one."""
+        """See `DatabasePort`. Where one is always open, that says nothing of what became of the last one."""
         return None if self._always_open else bool(self._connection.in_transaction)
 
 
-class SqlAlchemyDoor:
+class SqlAlchemyPort:
     """SQLAlchemy 2: `Connection`, `Session`, and their asynchronous twins. An open transaction is joined.
 
     A session's pending objects are flushed before the row is written. `session.commit()` in the block is seen at its end.
@@ -278,31 +278,31 @@ class SqlAlchemyDoor:
         self._began: Any = None
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """See `Door`. SQLAlchemy begins with every statement, and a rollback to end that expires the objects of a session."""
+        """See `DatabasePort`. SQLAlchemy begins with every statement; a rollback would expire the objects of a session."""
         del statement, limit
         return None
 
     async def begin(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if not self._connection.in_transaction():
             await had(self._connection.begin())
         self._began = self._connection.get_transaction()
 
     async def settle(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._is_session:
             await had(self._connection.flush())
         if self._connection.get_transaction() is not self._began or not self._connection.in_transaction():
             raise ended_inside()
 
     async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """See `Door`."""
+        """See `DatabasePort`."""
         done = await had(self._connection.execute(sys.modules["sqlalchemy"].text(statement), dict(values)))
         await self._find_driver()
         return int(done.rowcount)
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
-        """See `Door`."""
+        """See `DatabasePort`."""
         done = await had(self._connection.execute(sys.modules["sqlalchemy"].text(statement), dict(values)))
         found = [tuple(row) for row in done.fetchmany(limit)]
         done.close()
@@ -315,26 +315,26 @@ class SqlAlchemyDoor:
         self._driver = used.connection.driver_connection
 
     async def commit(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await had(self._connection.commit())
 
     async def rollback(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await had(self._connection.rollback())
 
     async def close(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         await had(self._connection.close())
 
     def in_transaction(self) -> bool | None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if self._driver is None:
             return None
         # Without a transaction of SQLAlchemy the driver's connection is in its pool, and perhaps somebody else's.
         return bool(self._connection.in_transaction()) and driver_in_transaction(self._driver)
 
 
-class DbApiDoor:
+class DbApiPort:
     """Any connection of DB-API 2.0 (PEP 249): `cursor()`, `commit()`, `rollback()`, and the paramstyle of its module."""
 
     def __init__(self, connection: Any, paramstyle: str | None) -> None:
@@ -344,12 +344,12 @@ class DbApiDoor:
         self._paramstyle = paramstyle or _paramstyle_of(connection)
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
-        """See `Door`. DB-API 2.0 begins a transaction with every statement."""
+        """See `DatabasePort`. DB-API 2.0 begins a transaction with every statement."""
         del statement, limit
         return None
 
     async def begin(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         if getattr(self._connection, "autocommit", None) is True:
             raise InvalidConfiguration(
                 "the connection commits each statement by itself (autocommit)", hint="set connection.autocommit = False"
@@ -359,7 +359,7 @@ class DbApiDoor:
         """Nothing is known here of a transaction's end."""
 
     async def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """See `Door`."""
+        """See `DatabasePort`."""
         cursor = self._connection.cursor()
         try:
             _execute(cursor, statement, values, self._paramstyle)
@@ -368,7 +368,7 @@ class DbApiDoor:
             cursor.close()
 
     async def rows(self, statement: str, values: Mapping[str, Any], limit: int) -> Sequence[Sequence[Any]]:
-        """See `Door`."""
+        """See `DatabasePort`."""
         cursor = self._connection.cursor()
         try:
             _execute(cursor, statement, values, self._paramstyle)
@@ -377,19 +377,19 @@ class DbApiDoor:
             cursor.close()
 
     async def commit(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         self._connection.commit()
 
     async def rollback(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         self._connection.rollback()
 
     async def close(self) -> None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         self._connection.close()
 
     def in_transaction(self) -> bool | None:
-        """See `Door`."""
+        """See `DatabasePort`."""
         return driver_in_transaction(self._connection)
 
 
@@ -413,29 +413,29 @@ def _paramstyle_of(connection: Any) -> str:
     )
 
 
-_DOORS: Final[Sequence[tuple[str, Sequence[str], Callable[[Any, str | None], Door]]]] = (
-    ("psycopg", ("Connection", "AsyncConnection"), PsycopgDoor),
-    ("asyncpg", ("Connection",), AsyncpgDoor),
-    ("asyncpg.pool", ("PoolConnectionProxy",), AsyncpgDoor),
-    ("sqlite3", ("Connection",), SqliteDoor),
-    ("aiosqlite", ("Connection",), SqliteDoor),
-    ("sqlalchemy.orm", ("Session", "scoped_session"), SqlAlchemyDoor),
-    ("sqlalchemy.ext.asyncio", ("AsyncConnection", "AsyncSession", "async_scoped_session"), SqlAlchemyDoor),
-    ("sqlalchemy", ("Connection",), SqlAlchemyDoor),
+_PORTS: Final[Sequence[tuple[str, Sequence[str], Callable[[Any, str | None], DatabasePort]]]] = (
+    ("psycopg", ("Connection", "AsyncConnection"), PsycopgPort),
+    ("asyncpg", ("Connection",), AsyncpgPort),
+    ("asyncpg.pool", ("PoolConnectionProxy",), AsyncpgPort),
+    ("sqlite3", ("Connection",), SqlitePort),
+    ("aiosqlite", ("Connection",), SqlitePort),
+    ("sqlalchemy.orm", ("Session", "scoped_session"), SqlAlchemyPort),
+    ("sqlalchemy.ext.asyncio", ("AsyncConnection", "AsyncSession", "async_scoped_session"), SqlAlchemyPort),
+    ("sqlalchemy", ("Connection",), SqlAlchemyPort),
 )
-"""The classes of connections by the module that has them, and what makes their door."""
+"""The classes of connections by the module that has them, and the port for them."""
 
 
-def door_of(connection: Any, paramstyle: str | None = None) -> Door:
-    """The door of a connection. InvalidConfiguration when it is none that is known, nor one of DB-API 2.0."""
-    for module, names, door in _DOORS:
+def port_of(connection: Any, paramstyle: str | None = None) -> DatabasePort:
+    """The port of a connection. InvalidConfiguration when it is none that is known, nor one of DB-API 2.0."""
+    for module, names, port in _PORTS:
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(
             connection, tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
         ):
-            return door(connection, paramstyle)
+            return port(connection, paramstyle)
     if all(callable(getattr(connection, name, None)) for name in ("cursor", "commit", "rollback", "close")):
-        return DbApiDoor(connection, paramstyle)
+        return DbApiPort(connection, paramstyle)
     raise InvalidConfiguration(
         f"{type(connection).__module__}.{type(connection).__qualname__} is no database connection",
         hint="give one of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (connection or session), or of DB-API 2.0",

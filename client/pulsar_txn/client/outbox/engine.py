@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import no_transaction, seconds_of
+from pulsar_txn.client._validation import no_transaction, seconds_of
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
     InvalidTransactionStatus,
@@ -48,9 +48,9 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
 )
 from pulsar_txn.client.net.runtime import Future, WorkerThread, secret_bytes
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.outbox.database import (
-    Door,
+    DatabasePort,
     at_once,
     check_paramstyle,
     check_table,
@@ -59,7 +59,7 @@ from pulsar_txn.client.outbox.database import (
     is_integrity_error,
     is_refusal,
 )
-from pulsar_txn.client.outbox.drivers import door_of
+from pulsar_txn.client.outbox.drivers import port_of
 from pulsar_txn.client.outbox.rows import IDENTITY_BYTES, Ended, Outcome, Row, Rows, TrimResult, roll_back, trim
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, TransactionState
@@ -85,17 +85,17 @@ class Connections:
         self._paramstyle = paramstyle
         self._thread: WorkerThread | None = None
 
-    async def use(self, work: Callable[[Door], Awaitable[T]]) -> T:
-        """Return what `work` returns, with a connection; in the thread that calls."""
-        async with self._opened() as door:
-            return await work(door)
+    async def use(self, work: Callable[[DatabasePort], Awaitable[T]]) -> T:
+        """Run `work` with a connection, in the thread that calls."""
+        async with self._opened() as port:
+            return await work(port)
 
-    async def use_beside_loop(self, work: Callable[[Door], Awaitable[T]]) -> T:
+    async def use_beside_loop(self, work: Callable[[DatabasePort], Awaitable[T]]) -> T:
         """The same for an event loop: with a blocking driver in a thread of its own, because a check may wait for a lock."""
         if self._thread is None:
-            async with self._opened() as door:
-                if not door.blocking:
-                    return await work(door)
+            async with self._opened() as port:
+                if not port.blocking:
+                    return await work(port)
             self._thread = WorkerThread("pulsar-txn-outbox")
         reply: Future[T] = Future()
         self._thread.submit(functools.partial(answer, only=True), reply, lambda: at_once(self.use(work)), ())
@@ -108,23 +108,23 @@ class Connections:
             self._thread = None
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Door]:
+    async def _opened(self) -> AsyncIterator[DatabasePort]:
         made = self._connect()
         if not (hasattr(made, "execute") or hasattr(made, "cursor")):
             if hasattr(made, "__aenter__"):  # of an asynchronous pool
                 async with made as connection:
-                    yield door_of(connection, self._paramstyle)
+                    yield port_of(connection, self._paramstyle)
                 return
             if hasattr(made, "__enter__"):
                 with made as connection:
-                    yield door_of(connection, self._paramstyle)
+                    yield port_of(connection, self._paramstyle)
                 return
         connection = await had(made) if inspect.isawaitable(made) else made
-        door = door_of(connection, self._paramstyle)
+        port = port_of(connection, self._paramstyle)
         try:
-            yield door
+            yield port
         finally:
-            await door.close()
+            await port.close()
 
 
 logger = logging.getLogger("pulsar_txn.client.outbox")
@@ -180,11 +180,11 @@ class Block:
     """The two transactions of one block. `decide` is the check of this transaction over a connection of its own."""
 
     def __init__(
-        self, key: Key, rows: Rows, door: Door, pulsar: PulsarSide, decide: Callable[[], Awaitable[Outcome | None]]
+        self, key: Key, rows: Rows, port: DatabasePort, pulsar: PulsarSide, decide: Callable[[], Awaitable[Outcome | None]]
     ) -> None:
         self._key = key
         self._rows = rows
-        self._door = door
+        self._port = port
         self._pulsar = pulsar
         self._decide = decide
         self.is_ended = False
@@ -203,7 +203,7 @@ class Block:
 
     async def _leave_normally(self) -> None:
         if self._pulsar.was_aborted:
-            await self._door.rollback()
+            await self._port.rollback()
             await self._pulsar.leave(None)
             return
         try:
@@ -212,26 +212,26 @@ class Block:
             await self._give_up(error)
             raise
         try:
-            await self._door.commit()
+            await self._port.commit()
         except BaseException as error:  # noqa: BLE001 - raised there, unless the database has committed
             await self._after_failed_commit(error)
         if not self._pulsar.was_committed:
             await self._finish()
 
     async def _write_and_prepare(self) -> None:
-        await self._door.settle()
+        await self._port.settle()
         try:
-            await self._rows.insert(self._door, self._key.text, self._pulsar.txn_id)
+            await self._rows.insert(self._port, self._key.text, self._pulsar.txn_id)
         except Exception as error:
             if is_integrity_error(error):
                 raise OutboxAborted("a check had aborted it before its row was written", txn_id=self._pulsar.txn_id) from error
             raise
-        if self._door.in_transaction() is False:
-            await self._rows.remove(self._door, [self._key.text])
+        if self._port.in_transaction() is False:
+            await self._rows.remove(self._port, [self._key.text])
             raise TransactionStateError(
                 "the database commits each statement by itself (autocommit)", hint="give a connection with transactions"
             )
-        await self._rows.identity.check(self._door, self._key.identity, "the block's connection")
+        await self._rows.identity.check(self._port, self._key.identity, "the block's connection")
         try:
             await self._pulsar.prepare(self._key.data)
         except (InvalidTransactionStatus, TransactionNotFound) as error:
@@ -240,15 +240,15 @@ class Block:
 
     async def _give_up(self, error: BaseException) -> bool:
         """Roll both back. The error of the block wins."""
-        failed = await roll_back(self._door)
+        failed = await roll_back(self._port)
         if failed is not None:
             error.add_note(f"the database connection could not roll back ({failed!r}); without it the database does")
         return await self._pulsar.leave(error)
 
     async def _after_failed_commit(self, error: BaseException) -> None:
-        """Return when the database has committed all the same; otherwise raise, with Pulsar aborted or left to the check."""
-        refused = is_refusal(error, self._door)
-        if await roll_back(self._door) is None and refused:
+        """Return if the database has committed all the same; otherwise raise, with Pulsar aborted or left to the check."""
+        refused = is_refusal(error, self._port)
+        if await roll_back(self._port) is None and refused:
             await self._pulsar.leave(error)
             raise error
         if not isinstance(error, Exception):
@@ -340,7 +340,7 @@ class Checking:
         return _ANSWERS[outcome]
 
 
-Use = Callable[[Callable[[Door], Awaitable[Any]]], Awaitable[Any]]
+Use = Callable[[Callable[[DatabasePort], Awaitable[Any]]], Awaitable[Any]]
 """Does something with a connection of the outbox's own."""
 
 
@@ -377,7 +377,7 @@ class Engine:
 
     async def decide(self, key: Key, txn_id: TxnId) -> Outcome | None:
         """The outcome of a transaction, by its row or by a tombstone."""
-        outcome: Outcome | None = await self.use(lambda door: self.rows.decide(door, key.text, txn_id, key.identity))
+        outcome: Outcome | None = await self.use(lambda port: self.rows.decide(port, key.text, txn_id, key.identity))
         return outcome
 
     async def end(self, row: Row) -> None:
@@ -400,12 +400,12 @@ class Engine:
 
     async def older(self, before_ms: int, after: str) -> list[Row]:
         """See `trimming.RowStore`."""
-        found: list[Row] = await self.use(lambda door: self.rows.older(door, before_ms, after))
+        found: list[Row] = await self.use(lambda port: self.rows.older(port, before_ms, after))
         return found
 
     async def remove(self, keys: Sequence[str]) -> None:
         """See `trimming.RowStore`."""
-        await self.use(lambda door: self.rows.remove(door, keys))
+        await self.use(lambda port: self.rows.remove(port, keys))
 
     async def remove_ended(self, *, all_of_them: bool = False) -> None:
         """Remove the rows of transactions that this process has ended, when a batch has come together."""
@@ -494,23 +494,23 @@ class BlockLife:
         """Begin in the database, and in Pulsar; the transaction of the client's kind."""
         if self._key is not None:
             raise TransactionStateError("outbox.transaction() can be entered once", hint="call outbox.transaction() again")
-        door = door_of(self.connection, self.engine.paramstyle)
-        if self.blocking and not door.blocking:
+        port = port_of(self.connection, self.engine.paramstyle)
+        if self.blocking and not port.blocking:
             raise TransactionStateError("this connection is asynchronous", hint="use AsyncOutbox with an AsyncClient")
         identity = await self.engine.identity()
         with self._forgetting():
-            await self.engine.rows.identity.check_before(door, identity, "the block's connection")
+            await self.engine.rows.identity.check_before(port, identity, "the block's connection")
         key = self._key = Key(secret_bytes(KEY_BYTES), identity)
         pulsar = self._pulsar = PulsarTransaction(self.managed_of(key))
-        await door.begin()
+        await port.begin()
         self.engine.checking.in_hand.add(key)
         try:
             await pulsar.begin()
         except BaseException:
             self.engine.checking.in_hand.discard(key)
-            await roll_back(door)
+            await roll_back(port)
             raise
-        self._block = Block(key, self.engine.rows, door, pulsar, lambda: self.engine.decide(key, pulsar.txn_id))
+        self._block = Block(key, self.engine.rows, port, pulsar, lambda: self.engine.decide(key, pulsar.txn_id))
         return pulsar.txn
 
     async def leave(self, error: BaseException | None) -> bool:
@@ -597,7 +597,7 @@ class Parts:
     async def create_table(self, connection: Any) -> None:
         """Over `connection`, or without one over one of the outbox's own."""
         create = self.engine.rows.create
-        await (self.engine.use(create) if connection is None else create(door_of(connection, self._paramstyle)))
+        await (self.engine.use(create) if connection is None else create(port_of(connection, self._paramstyle)))
 
     async def trim(self, older_than: float | timedelta) -> TrimResult:
         """Remove the rows of ended transactions that were written more than `older_than` ago."""

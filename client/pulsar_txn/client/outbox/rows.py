@@ -42,8 +42,8 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.net.runtime import secret_bytes
 from pulsar_txn.client.outbox.database import (
+    DatabasePort,
     Dialect,
-    Door,
     Statements,
     is_access_error,
     is_conflict,
@@ -65,29 +65,29 @@ _CREATE: Final = (
 class Identity:
     """The row in one table; `statements` are those for a connection. `who` names the connection in errors."""
 
-    def __init__(self, statements: Callable[[Door], Statements]) -> None:
+    def __init__(self, statements: Callable[[DatabasePort], Statements]) -> None:
         self._statements = statements
 
-    async def insert(self, door: Door) -> None:
+    async def insert(self, port: DatabasePort) -> None:
         """Write one, unless there is one already. Raises what the driver raises."""
         values = {"identity": secret_bytes(IDENTITY_BYTES).hex()}
-        await door.execute(self._statements(door).insert_identity, values)
+        await port.execute(self._statements(port).insert_identity, values)
 
-    async def find(self, door: Door, who: str) -> str | None:
+    async def find(self, port: DatabasePort, who: str) -> str | None:
         """That of the database, by a query in the transaction that is open; None without a row.
 
         OutboxWrongDatabase without the table.
         """
-        return _text(await _had(door.rows(self._statements(door).identity, {}, 1), who))
+        return _text(await _had(port.rows(self._statements(port).identity, {}, 1), who))
 
-    async def check(self, door: Door, expected: str | None, who: str) -> None:
+    async def check(self, port: DatabasePort, expected: str | None, who: str) -> None:
         """Compare, in the transaction that is open, unless nothing is expected. OutboxWrongDatabase for another one."""
         if expected is not None:
-            _compare(await self.find(door, who), expected, who)
+            _compare(await self.find(port, who), expected, who)
 
-    async def check_before(self, door: Door, expected: str, who: str) -> None:
-        """Compare before a transaction begins, where that can be done; see `Door.rows_before`. Raises as `check`."""
-        found = await _had(door.rows_before(self._statements(door).identity, 1), who)
+    async def check_before(self, port: DatabasePort, expected: str, who: str) -> None:
+        """Compare before a transaction begins, where that can be done; see `DatabasePort.rows_before`. Raises as `check`."""
+        found = await _had(port.rows_before(self._statements(port).identity, 1), who)
         if found is not None:
             _compare(_text(found), expected, who)
 
@@ -151,43 +151,43 @@ class Rows:
         self._statements: dict[str, Statements] = {}
         self.identity = Identity(self.statements)
 
-    def statements(self, door: Door) -> Statements:
+    def statements(self, port: DatabasePort) -> Statements:
         """The statements for a connection: in the dialect that was chosen, or in its own."""
-        dialect = self._dialect or door.dialect
+        dialect = self._dialect or port.dialect
         known = self._statements.get(dialect.name)
         if known is None:
             known = self._statements[dialect.name] = statements_of(self._table, dialect)
         return known
 
-    async def create(self, door: Door) -> None:
+    async def create(self, port: DatabasePort) -> None:
         """Create the table and that of the identity, with its row, and commit. What exists is kept."""
-        statements = self.statements(door)
-        await _create(door, statements.create, lambda: door.rows(statements.outcome, {"key": ""}, 1))
-        await _create(door, statements.create_identity, lambda: door.rows(statements.identity, {}, 1))
-        await self.read_identity(door)
+        statements = self.statements(port)
+        await _create(port, statements.create, lambda: port.rows(statements.outcome, {"key": ""}, 1))
+        await _create(port, statements.create_identity, lambda: port.rows(statements.identity, {}, 1))
+        await self.read_identity(port)
 
-    async def read_identity(self, door: Door) -> str:
+    async def read_identity(self, port: DatabasePort) -> str:
         """The identity of the database of a connection of the outbox's own; written now if its table has none yet.
 
         Raises OutboxWrongDatabase without the table, and what the driver raises.
         """
-        found = await _in_transaction(door, lambda: self.identity.find(door, "`connect`"))
+        found = await _in_transaction(port, lambda: self.identity.find(port, "`connect`"))
         if found is None:
             try:
-                await _in_transaction(door, lambda: self.identity.insert(door))
+                await _in_transaction(port, lambda: self.identity.insert(port))
             except Exception as error:
                 if not (is_integrity_error(error) or is_conflict(error)):  # which say that another process was faster
                     raise
-            found = await _in_transaction(door, lambda: self.identity.find(door, "`connect`"))
+            found = await _in_transaction(port, lambda: self.identity.find(port, "`connect`"))
         if found is None:
             raise missing("`connect`")
         return str(found)
 
-    async def insert(self, door: Door, key: str, txn_id: TxnId) -> None:
+    async def insert(self, port: DatabasePort, key: str, txn_id: TxnId) -> None:
         """Write the row that commits, in the transaction that is open. Raises what the driver raises."""
-        await door.execute(self.statements(door).insert, self._values(key, txn_id, Outcome.COMMIT))
+        await port.execute(self.statements(port).insert, self._values(key, txn_id, Outcome.COMMIT))
 
-    async def decide(self, door: Door, key: str, txn_id: TxnId, identity: str | None = None) -> Outcome | None:
+    async def decide(self, port: DatabasePort, key: str, txn_id: TxnId, identity: str | None = None) -> Outcome | None:
         """The outcome of a transaction: that of its row, or ABORT by a tombstone. None when a row appeared and went meanwhile.
 
         The insert comes first. It waits for a writer in flight where the database does so, and it is refused only because of a
@@ -196,46 +196,46 @@ class Rows:
         Raises OutboxWrongDatabase then, with nothing written, and what the driver raises when the database cannot be asked.
         """
         try:
-            written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id, identity))
+            written = await _in_transaction(port, lambda: self._write_tombstone(port, key, txn_id, identity))
         except Exception as error:
             if is_integrity_error(error):
                 written = 0
             elif is_conflict(error):  # the row came after the snapshot of an isolation level above READ COMMITTED
-                written = await _in_transaction(door, lambda: self._write_tombstone(door, key, txn_id, identity))
+                written = await _in_transaction(port, lambda: self._write_tombstone(port, key, txn_id, identity))
             else:
                 raise
         if written:
             return Outcome.ABORT
-        found = await _in_transaction(door, lambda: self._read(door, key, identity))
+        found = await _in_transaction(port, lambda: self._read(port, key, identity))
         return Outcome(found[0][0]) if found else None
 
-    async def _read(self, door: Door, key: str, identity: str | None) -> Sequence[Sequence[Any]]:
-        await self.identity.check(door, identity, "`connect`")
-        return await door.rows(self.statements(door).outcome, {"key": key}, 1)
+    async def _read(self, port: DatabasePort, key: str, identity: str | None) -> Sequence[Sequence[Any]]:
+        await self.identity.check(port, identity, "`connect`")
+        return await port.rows(self.statements(port).outcome, {"key": key}, 1)
 
-    async def _write_tombstone(self, door: Door, key: str, txn_id: TxnId, identity: str | None) -> int:
+    async def _write_tombstone(self, port: DatabasePort, key: str, txn_id: TxnId, identity: str | None) -> int:
         """Insert a tombstone: 1 if there was no row, else 0. First, for SQLite gives a write the lock only before any query."""
-        statements = self.statements(door)
+        statements = self.statements(port)
         for statement in statements.before_check:
-            await door.execute(statement, {})
-        written = await door.execute(statements.tombstone, self._values(key, txn_id, Outcome.ABORT))
-        await self.identity.check(door, identity, "`connect`")
+            await port.execute(statement, {})
+        written = await port.execute(statements.tombstone, self._values(key, txn_id, Outcome.ABORT))
+        await self.identity.check(port, identity, "`connect`")
         return written
 
-    async def older(self, door: Door, before_ms: int, after: str) -> list[Row]:
+    async def older(self, port: DatabasePort, before_ms: int, after: str) -> list[Row]:
         """A page of the group's rows that were written before a time, by key."""
         values = {"group": self._group, "before_ms": before_ms, "after": after}
-        found = await _in_transaction(door, lambda: door.rows(self.statements(door).older, values, PAGE_ROWS))
+        found = await _in_transaction(port, lambda: port.rows(self.statements(port).older, values, PAGE_ROWS))
         return [Row(str(key), TxnId.parse(str(txn_id)), Outcome(outcome)) for key, txn_id, outcome in found]
 
-    async def remove(self, door: Door, keys: Sequence[str]) -> None:
+    async def remove(self, port: DatabasePort, keys: Sequence[str]) -> None:
         """Remove rows of transactions that the coordinator has ended, in one database transaction."""
 
         async def each() -> None:
             for key in keys:
-                await door.execute(self.statements(door).delete, {"key": key})
+                await port.execute(self.statements(port).delete, {"key": key})
 
-        await _in_transaction(door, each)
+        await _in_transaction(port, each)
 
     def _values(self, key: str, txn_id: TxnId, outcome: Outcome) -> dict[str, Any]:
         return {
@@ -247,35 +247,35 @@ class Rows:
         }
 
 
-async def _create(door: Door, statement: str, probe: Callable[[], Any]) -> None:
+async def _create(port: DatabasePort, statement: str, probe: Callable[[], Any]) -> None:
     """Create a table unless it exists: by IF NOT EXISTS where the dialect has that, otherwise by a query to it."""
     if " IF NOT EXISTS " not in statement:
         try:
-            await _in_transaction(door, probe)
+            await _in_transaction(port, probe)
         except Exception as error:
             if not is_access_error(error):
                 raise
         else:
             return
-    await _in_transaction(door, lambda: door.execute(statement, {}))
+    await _in_transaction(port, lambda: port.execute(statement, {}))
 
 
-async def _in_transaction(door: Door, work: Callable[[], Any]) -> Any:
+async def _in_transaction(port: DatabasePort, work: Callable[[], Any]) -> Any:
     """Do it in a transaction of its own, and commit; roll back when it fails."""
-    await door.begin()
+    await port.begin()
     try:
         result = await work()
-        await door.commit()
+        await port.commit()
     except BaseException:
-        await roll_back(door)
+        await roll_back(port)
         raise
     return result
 
 
-async def roll_back(door: Door) -> Exception | None:
+async def roll_back(port: DatabasePort) -> Exception | None:
     """Roll back; the error with which that failed, because another one is on its way. A database rolls back what is lost."""
     try:
-        await door.rollback()
+        await port.rollback()
     except Exception as error:  # noqa: BLE001 - told to the caller, who has an error of more interest
         return error
     return None

@@ -1,4 +1,4 @@
-"""The consumer that programs use: receiving, settling, batches, and moving the subscription."""
+"""The consumer that programs use: receiving, acknowledging, batches, and moving the subscription."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from pulsar_txn.client._callables import DONE, marked, named_as_public
-from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
+from pulsar_txn.client._validation import as_seconds, seconds_of, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
 from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.resource_stats import ConsumerStats
+from pulsar_txn.client.receive.acknowledging import Acknowledged
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.committed import CommittedPosition
 from pulsar_txn.client.receive.inside import Inside
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
-from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.state.transaction import TransactionOptions
@@ -109,8 +109,8 @@ class AsyncConsumer(Generic[T]):
         """Counters of received and settled messages, and the size of the queue."""
         return ConsumerStats(
             received=self.inside.inbox.received,
-            acknowledged=self.inside.settling.acknowledged,
-            negatively_acknowledged=self.inside.settling.refused,
+            acknowledged=self.inside.acknowledger.acknowledged,
+            negatively_acknowledged=self.inside.acknowledger.refused,
             queued=len(self.inside.inbox.queue),
             connected_partitions=sum(part.is_connected for part in self.inside.parts),
             partitions=len(self.inside.parts),
@@ -190,7 +190,7 @@ class AsyncConsumer(Generic[T]):
             unit.looks_for_input(inside.core)
         inside.core.check_here()
         inside.inbox.check()
-        check_whole("max_messages", max_messages)
+        validate_whole("max_messages", max_messages)
         return inside.take(max_messages, unit)
 
     async def messages(self, *, txn: AsyncTransaction | None = None) -> AsyncIterator[Message[T]]:
@@ -214,7 +214,7 @@ class AsyncConsumer(Generic[T]):
         except AlreadyClosed:
             raise StopAsyncIteration from None
 
-    # --- settling -----------------------------------------------------------------------------------------------------
+    # --- acknowledging -------------------------------------------------------------------------------------------------
 
     @marked
     def acknowledge(
@@ -251,11 +251,11 @@ class AsyncConsumer(Generic[T]):
             part = inside.parts.own(entry.consumer)
             if part is not None and not part.owners:
                 part.acknowledge_soon([(entry.position, message.index, entry.batch_size)])
-                inside.settling.acknowledged += 1
+                inside.acknowledger.acknowledged += 1
                 if inside.chain is not None:
                     inside.chain.acknowledged([message], None)
                 return
-        await inside.settling.acknowledge(message, unit, receipt=receipt)
+        await inside.acknowledger.acknowledge(message, unit, receipt=receipt)
 
     @marked
     def acknowledge_cumulative(
@@ -270,7 +270,7 @@ class AsyncConsumer(Generic[T]):
     @named_as_public
     async def _acknowledge_cumulative(self, message: Acknowledged, txn: AsyncTransaction | None, receipt: bool | None) -> None:
         self.inside.check_open()
-        await self.inside.settling.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
+        await self.inside.acknowledger.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> Awaitable[None]:
         """Ask for redelivery of a message after `delay`; for an id without a batch index, of all messages of its entry.
@@ -282,7 +282,7 @@ class AsyncConsumer(Generic[T]):
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self.inside.check_open()
-        self.inside.settling.negative_acknowledge(message, delay)
+        self.inside.acknowledger.negative_acknowledge(message, delay)
         return DONE
 
     @marked
@@ -312,7 +312,7 @@ class AsyncConsumer(Generic[T]):
     ) -> None:
         self.inside.check_open()
         said = None if txn is NOT_SAID else txn
-        await self.inside.settling.reconsume_later(message, delay, properties, said, self.inside.unit(txn))
+        await self.inside.acknowledger.reconsume_later(message, delay, properties, said, self.inside.unit(txn))
 
     def give_back(self, messages: Sequence[Message[T]]) -> Awaitable[None]:
         """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
@@ -321,7 +321,7 @@ class AsyncConsumer(Generic[T]):
         that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect after
         the consumer was closed, because unacknowledged messages then come again anyway.
         """
-        self.inside.settling.give_back(messages)
+        self.inside.acknowledger.give_back(messages)
         return DONE
 
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> Awaitable[None]:
@@ -330,7 +330,7 @@ class AsyncConsumer(Generic[T]):
         The program settles them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
         """
-        self.inside.settling.leave_out([message] if isinstance(message, Message) else message)
+        self.inside.acknowledger.leave_out([message] if isinstance(message, Message) else message)
         return DONE
 
     def redeliver_unacknowledged(self) -> Awaitable[None]:

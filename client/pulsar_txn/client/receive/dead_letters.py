@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from pulsar_txn.client._checks import check_subscription_name, check_text, flag, whole
+from pulsar_txn.client._validation import flag, validate_subscription_name, validate_text, whole
 from pulsar_txn.client.errors import AuthorizationError, InvalidConfiguration, InvalidTopicName, NotAllowedError, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message, Source, bits_of
@@ -57,7 +57,7 @@ def _letter_topic(topic: str, subscription: str, kind: str) -> str:
 
 def check_topic(topic: str, what: str = "dead_letter_topic") -> None:
     """InvalidTopicName for what is not the name of a topic."""
-    check_text(what, topic)
+    validate_text(what, topic)
     try:
         TopicName.parse(topic)
     except InvalidName as error:
@@ -67,7 +67,7 @@ def check_topic(topic: str, what: str = "dead_letter_topic") -> None:
 def check_initial(_options: object, field: attrs.Attribute[Any], subscription: object) -> None:
     """Validate the name of the subscription that keeps letters; None and "" are none."""
     if subscription is not None and subscription != "":
-        check_subscription_name(field.name, subscription)
+        validate_subscription_name(field.name, subscription)
 
 
 def note_initial(error: PulsarError, topic: str, initial: str | None) -> None:

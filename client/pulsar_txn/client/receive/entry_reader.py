@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTim
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.channel import Channel
-from pulsar_txn.client.receive.entry_checks import permits_of
+from pulsar_txn.client.receive.entry_verification import permits_of
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.subscribe_fields import message_id_of, start_field, subscribe_fields
 from pulsar_txn.client.state.delivery import Start
@@ -50,7 +50,7 @@ class RawEntry(NamedTuple):
         return (self.ledger_id, self.entry_id)
 
 
-class Halves(NamedTuple):
+class HalfMessageEnds(NamedTuple):
     """Half messages that wait beside a topic: the last entry, and the first of the oldest transaction."""
 
     last: Position
@@ -66,7 +66,7 @@ class Ends(NamedTuple):
 
     last: Position
     passed: Position
-    halves: Halves | None = None
+    half_messages: HalfMessageEnds | None = None
     """None where open transactions are in the topic itself, as on every stock broker."""
 
 
@@ -312,7 +312,7 @@ class AsyncEntryReader:
         if not answer.HasField("last_half"):
             return Ends(last, passed)
         first = _position(answer.first_waiting_half) if answer.HasField("first_waiting_half") else None
-        return Ends(last, passed, Halves(_position(answer.last_half), first))
+        return Ends(last, passed, HalfMessageEnds(_position(answer.last_half), first))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -64,7 +64,7 @@ class Holder(Generic[T]):
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have these delivered again, to whoever gets them; on Exclusive and Failover before all others."""
-        for part, entries in self._inside.settling.entries(messages).items():
+        for part, entries in self._inside.acknowledger.entries(messages).items():
             part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
             part.deliver_again(entries, [message for message in messages if self._inside.parts.of_message(message) is part])
             if self._inside.options.consumer_type.is_single:
@@ -76,7 +76,7 @@ class Holder(Generic[T]):
         left = [key_of(message) for message in messages if of(message) is None]
         if left:
             self._inside.core.runtime.call_later(0, lost, left)
-        for part, entries in self._inside.settling.entries(messages).items():
+        for part, entries in self._inside.acknowledger.entries(messages).items():
 
             def say(rest: Mapping[Position, int], topic: str = part.topic, sizes: Any = entries) -> None:
                 lost([(topic, at, index) for at, bits in rest.items() for index in indexes(bits, sizes[at][1])])

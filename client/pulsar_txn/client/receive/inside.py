@@ -1,4 +1,4 @@
-"""The inside of a consumer: its parts, and the door for the blocking client, the official package's twin, and loops.
+"""The inside of a consumer: its parts, and the entry for the blocking client, the official package's twin, and loops.
 
 Programs hold an `AsyncConsumer`; whatever of this house works on one opens `consumer.inside`.
 """
@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from pulsar_txn.client._checks import check_whole, number_of_seconds
+from pulsar_txn.client._validation import number_of_seconds, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.net.core import Closable, Core
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.runtime import thread_id
+from pulsar_txn.client.receive.acknowledging import Acknowledger
 from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.interceptors import ConsumerChain
@@ -26,7 +27,6 @@ from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
-from pulsar_txn.client.receive.settling import Settling
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.txn.ambient import NOT_SAID, unit_of
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -90,7 +90,7 @@ class Inside(Generic[T]):
             partitioned=partitioned,
             beside=beside,
         )
-        self.settling = Settling(self.parts, self.inbox, options, self.letters, self.chain)
+        self.acknowledger = Acknowledger(self.parts, self.inbox, options, self.letters, self.chain)
         self.inputs = Inputs(self.parts, self.inbox)
         self._id = core.next_resource_id()
         self._outside = outside
@@ -173,7 +173,7 @@ class Inside(Generic[T]):
 
     def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
         """The number of messages that `receive_many` waits for."""
-        check_whole("max_messages", max_messages)
+        validate_whole("max_messages", max_messages)
         if max_wait is None:
             return 1
         most = self.options.receiver_queue_size
@@ -251,4 +251,4 @@ class Inside(Generic[T]):
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
         """Acknowledge outside of transactions, on the loop; without effect once the consumer is closed."""
         if not self.is_closed:
-            self.settling.acknowledge_soon(messages, cumulative=cumulative)
+            self.acknowledger.acknowledge_soon(messages, cumulative=cumulative)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import MessageId, signed64, unsigned64

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsar_txn.client.receive.entry_checks import BeyondUsError, checked, decompressed
+from pulsar_txn.client.receive.entry_verification import BeyondUsError, checked, decompressed
 from pulsar_txn.client.receive.message import single_row
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage, split_batch

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, TypedDict
 import attrs
 from attrs.validators import optional
 
-from pulsar_txn.client._checks import (
+from pulsar_txn.client._validation import (
     A_CONSUMER_INTERCEPTOR,
     A_SOURCE_OF_KEYS,
     as_seconds,

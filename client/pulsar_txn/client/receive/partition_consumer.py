@@ -45,7 +45,7 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.channel import Channel
 from pulsar_txn.client.receive.committed import CommittedPosition, ask_committed
 from pulsar_txn.client.receive.dead_letters import DeadLetters
-from pulsar_txn.client.receive.entry_checks import BeyondUsError, checked, decompressed, permits_of, why_discarded
+from pulsar_txn.client.receive.entry_verification import BeyondUsError, checked, decompressed, permits_of, why_discarded
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType, InitialPosition

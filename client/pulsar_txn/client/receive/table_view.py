@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
-from pulsar_txn.client._checks import number_of_seconds
+from pulsar_txn.client._validation import number_of_seconds
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
 from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core

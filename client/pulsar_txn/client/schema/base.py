@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_c
 
 import attrs
 
-from pulsar_txn.client._checks import check_text
+from pulsar_txn.client._validation import validate_text
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class JsonSchema(Generic[T]):
             definition = json.dumps(types.definition_of(kind))
         else:
             if of is not None:
-                check_text("of", of)
+                validate_text("of", of)
             definition = of
         self.info: SchemaInfo | None = None if definition is None else SchemaInfo(JSON, definition.encode(), "JSON")
         self._to_json = to_json

@@ -12,7 +12,7 @@ import json
 import struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pulsar_txn.client._checks import check_schema
+from pulsar_txn.client._validation import validate_schema
 from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.schema.base import (
     AVRO,
@@ -80,8 +80,8 @@ class KeyValueSchema(Generic[K, V]):
     """
 
     def __init__(self, key: Schema[K], value: Schema[V], encoding: KeyValueEncoding = KeyValueEncoding.INLINE) -> None:
-        check_schema(key, "key")
-        check_schema(value, "value")
+        validate_schema(key, "key")
+        validate_schema(value, "value")
         self._key = key
         self._value = value
         self.encoding = encoding

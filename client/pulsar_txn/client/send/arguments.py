@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pulsar_txn.client._checks import check_text, check_texts, refused
+from pulsar_txn.client._validation import refused, validate_text, validate_texts
 from pulsar_txn.client.send.batching import Alone
 
 _NO_OTHER_CLUSTER: Final = "__local__"
@@ -19,11 +19,11 @@ _MAX_SECONDS: Final = 2**50
 def check(key: Any, ordering_key: Any, properties: Any, event_time_ms: Any, sequence_id: Any) -> None:
     """InvalidConfiguration, naming the argument, when one of them cannot be sent."""
     if key is not None:
-        check_text("key", key)
+        validate_text("key", key)
     if ordering_key is not None and not isinstance(ordering_key, bytes):
         raise refused("ordering_key", ordering_key, "bytes", hint="encode it")
     if properties is not None:
-        check_texts("properties", properties)
+        validate_texts("properties", properties)
     if event_time_ms is not None:
         _check_number("event_time_ms", event_time_ms)
     if sequence_id is not None:
@@ -42,7 +42,7 @@ def alone(
     if isinstance(replicate_to, str | bytes) or not isinstance(replicate_to, Collection):
         raise refused("replicate_to", replicate_to, "a sequence of names of clusters", hint="write ['eu'] for one")
     for name in replicate_to:
-        check_text("a cluster of replicate_to", name)
+        validate_text("a cluster of replicate_to", name)
     return Alone(due, tuple(replicate_to) or (_NO_OTHER_CLUSTER,))
 
 

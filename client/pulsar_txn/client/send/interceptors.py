@@ -63,16 +63,16 @@ class ProducerChain:
             steps.append(message)
         return steps
 
-    def watch(self, steps: Sequence[OutgoingMessage], ticket: SendTicket) -> None:
+    def watch(self, steps: Sequence[OutgoingMessage], future: SendTicket) -> None:
         """Tell them how it ends."""
-        ticket.add_done_callback(functools.partial(self._finished, steps))
+        future.add_done_callback(functools.partial(self._finished, steps))
 
-    def _finished(self, steps: Sequence[OutgoingMessage], ticket: SendTicket) -> None:
-        if ticket.cancelled():
+    def _finished(self, steps: Sequence[OutgoingMessage], future: SendTicket) -> None:
+        if future.cancelled():
             self.finish(steps, None, asyncio.CancelledError())
             return
-        error = ticket.exception()
-        self.finish(steps, ticket.result() if error is None else None, error)
+        error = future.exception()
+        self.finish(steps, future.result() if error is None else None, error)
 
     def finish(self, steps: Sequence[OutgoingMessage], message_id: MessageId | None, error: BaseException | None) -> None:
         """Each is told with the message that it returned itself."""

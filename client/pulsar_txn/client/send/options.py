@@ -10,11 +10,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import attrs
 from attrs.validators import optional
 
-from pulsar_txn.client._checks import (
+from pulsar_txn.client._validation import (
     A_SOURCE_OF_KEYS,
     as_seconds,
     at_least,
-    check_subscription_name,
     each_having,
     flag,
     having,
@@ -23,6 +22,7 @@ from pulsar_txn.client._checks import (
     seconds,
     text,
     texts,
+    validate_subscription_name,
     whole,
 )
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -173,7 +173,7 @@ class ProducerOptions:
     def __attrs_post_init__(self) -> None:
         """Keys and where they come from go together, and a subscription has a name."""
         if self.initial_subscription:
-            check_subscription_name("initial_subscription", self.initial_subscription)
+            validate_subscription_name("initial_subscription", self.initial_subscription)
         if bool(self.encryption_keys) != (self.crypto_keys is not None):
             raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
 

@@ -450,25 +450,25 @@ class PartitionProducer:
     def _failed(self, batch: Batch, error: BaseException) -> None:
         """Give every message the error; a transaction reports that, and asyncio need not complain of it."""
         messages, txn = batch.messages, batch.group.txn
-        for ticket in batch.tickets:
-            if not ticket.done():
-                ticket.set_exception(error)
+        for future in batch.futures:
+            if not future.done():
+                future.set_exception(error)
                 if txn is not None:
-                    ticket.exception()
+                    future.exception()
         self._budget.failed += messages
         self._budget.give_back(messages, batch.size)
         if txn is not None and messages:
             txn.send_finished(self._target, messages, error)
 
-    def _succeed(self, tickets: list[SendTicket], size: int, ledger_id: int, entry_id: int) -> None:
+    def _succeed(self, futures: list[SendTicket], size: int, ledger_id: int, entry_id: int) -> None:
         partition = self.partition
-        if len(tickets) == 1:  # one message, or a batch built elsewhere
-            if not tickets[0].done():
-                tickets[0].set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, -1, size if size > 1 else 0)))
+        if len(futures) == 1:  # one message, or a batch built elsewhere
+            if not futures[0].done():
+                futures[0].set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, -1, size if size > 1 else 0)))
             return
-        for index, ticket in enumerate(tickets):
-            if not ticket.done():
-                ticket.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
+        for index, future in enumerate(futures):
+            if not future.done():
+                future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
 
     async def _find_out(self, batch: Batch, txn: Enlisting, error: NotAllowedError) -> None:
         told: PulsarError = error
@@ -487,7 +487,7 @@ class PartitionProducer:
         if batch is not None:
             messages, txn = batch.messages, batch.group.txn
             if messages:
-                self._succeed(batch.tickets, messages, ledger_id, entry_id)
+                self._succeed(batch.futures, messages, ledger_id, entry_id)
             self._budget.give_back(messages, batch.size)
             if txn is not None and messages:
                 txn.send_finished(self._target, messages, None)

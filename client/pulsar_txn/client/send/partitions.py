@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from pulsar_txn.client._checks import refused
 from pulsar_txn.client._tracebacks import shortened
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, PulsarError
 from pulsar_txn.client.net.core import Core, close_all, run_all
 from pulsar_txn.client.net.growth import new_partitions, watch

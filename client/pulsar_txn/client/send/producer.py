@@ -231,16 +231,16 @@ class AsyncProducer(Generic[T]):
             if target is None:
                 target = partitions.at(partitions.router(key, payload) if partition is None else partition)
             if deliver_at is None and deliver_after is None and replicate_to is None:
-                ticket = target.add(message, unit)
+                future = target.add(message, unit)
             else:
                 now_ms = self._core.runtime.wall_ms()
-                ticket = target.add(message, unit, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
+                future = target.add(message, unit, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
         except BaseException as error:
             self._not_sent(steps, error)
             raise
         if self._chain is not None:
-            self._chain.watch(steps, ticket)
-        return ticket
+            self._chain.watch(steps, future)
+        return future
 
     def stats(self) -> ProducerStats:
         """The producer's counters, and what is in flight."""
@@ -302,7 +302,7 @@ class AsyncProducer(Generic[T]):
             target = partitions.at(partitions.router(key, b"") if partition is None else partition)
         return target.add_encoded(batch, unit)
 
-    def _send_payload(self, payload: bytes, unit: Enlisting | None, ticket: SendTicket) -> None:
+    def _send_payload(self, payload: bytes, unit: Enlisting | None, future: SendTicket) -> None:
         """`send_nowait` of nothing but an encoded value, whose future is given.
 
         That may be one for threads as well, if it can no longer be cancelled: it has what is needed of a ticket here.
@@ -313,7 +313,7 @@ class AsyncProducer(Generic[T]):
             raise self._keeps_nothing()
         partitions = self._partitions
         target = partitions.only or partitions.at(partitions.router(None, payload))
-        target.add(payload, unit, future=ticket)
+        target.add(payload, unit, future=future)
 
     def _takes(self, size: int, largest: int, waiting: int) -> bool:
         """From any thread: whether a message of `size` bytes would be queued.

@@ -292,6 +292,7 @@ class Batch:
         "buffers",
         "deadline",
         "encoded",
+        "futures",
         "group",
         "highest",
         "messages",
@@ -299,7 +300,6 @@ class Batch:
         "sequence_id",
         "size",
         "state",
-        "tickets",
         "watches",
     )
 
@@ -308,7 +308,7 @@ class Batch:
         group: Group,
         state: State,
         rows: list[Row],
-        tickets: list[Any],
+        futures: list[Any],
         messages: int,
         size: int,
         alone: Any = None,
@@ -317,7 +317,7 @@ class Batch:
         self.group = group
         self.state = state
         self.rows = rows
-        self.tickets = tickets
+        self.futures = futures
         self.messages = messages
         self.size = size
         self.alone = alone
@@ -435,9 +435,9 @@ class Outgoing:
 
     # --- queueing ---------------------------------------------------------------------------------------------------
 
-    def lone(self, row: Row, size: int, ticket: Any) -> Batch:
+    def lone(self, row: Row, size: int, future: Any) -> Batch:
         """A message leaves by itself: encode the batch, and call `leaves` or `unsealable`."""
-        batch = Batch(self._single, _SEALED, [row], [ticket], 1, size)
+        batch = Batch(self._single, _SEALED, [row], [future], 1, size)
         self._single.in_flight += 1
         if type(row) is bytes:  # it has no id of its own
             self._numbered_from = following = self.next_sequence_id
@@ -483,7 +483,7 @@ class Outgoing:
         self._close(group)
         return False
 
-    def add(self, group: Group, row: Row, size: int, ticket: Any) -> Todo:
+    def add(self, group: Group, row: Row, size: int, future: Any) -> Todo:
         """A message is queued, for which the open batch has room (`has_room`).
 
         The transaction knows the first one of a batch, and is told of the others.
@@ -491,14 +491,14 @@ class Outgoing:
         batch = group.batch
         if batch is not None:
             batch.rows.append(row)
-            batch.tickets.append(ticket)
+            batch.futures.append(future)
             batch.size += size
             batch.messages += 1
             if batch.messages < self.max_messages and batch.size < self.max_bytes:
                 return _NOTHING
             self._close(group)
             return _LEAVE
-        group.batch = Batch(group, _OPEN, [row], [ticket], 1, size)
+        group.batch = Batch(group, _OPEN, [row], [future], 1, size)
         group.counted, group.counted_size = 1, size
         self._groups.pop(group.key, None)  # its place is that of its first message
         self._groups[group.key] = group
@@ -522,11 +522,11 @@ class Outgoing:
         key: object = object() if self._keyed else unit
         return self._groups.get(key) or Group(key, unit, None, txn)
 
-    def apart(self, group: Group, rows: list[Row], ticket: Any, messages: int, size: int, alone: Any, encoded: Any) -> None:
+    def apart(self, group: Group, rows: list[Row], future: Any, messages: int, size: int, alone: Any, encoded: Any) -> None:
         """A message or an encoded batch that shares no batch is queued, after all that its group has."""
         self._groups[group.key] = group
         self._close(group)
-        group.full.append(Batch(group, _COMPLETE, rows, [ticket], messages, size, alone, encoded))
+        group.full.append(Batch(group, _COMPLETE, rows, [future], messages, size, alone, encoded))
         self.effects.append((Effect.LEAVE, group))
 
     def turn_ends(self) -> list[Group]:
@@ -592,7 +592,7 @@ class Outgoing:
     def chunks(self, batch: Batch, count: int) -> list[Batch]:
         """A large message is encoded as several SENDs: a batch with its sequence id for each of its chunks but the last."""
         batch.group.in_flight += count
-        chunks = [Batch(batch.group, _SEALED, _NO_ROWS, batch.tickets, 0, 0) for _ in range(count)]
+        chunks = [Batch(batch.group, _SEALED, _NO_ROWS, batch.futures, 0, 0) for _ in range(count)]
         for chunk in chunks:
             chunk.sequence_id = chunk.highest = batch.sequence_id
         return chunks
@@ -603,7 +603,7 @@ class Outgoing:
         group = batch.group
         if isinstance(error, MessageTooLarge) and len(batch.rows) > 1:
             group.in_flight -= 1  # what is said of the messages counts for nothing before it is encoded
-            group.full.extendleft(reversed(self._halves(batch)))
+            group.full.extendleft(reversed(self._split_in_two(batch)))
         else:
             self._happens(Event.FAIL, batch, error)
 
@@ -814,7 +814,7 @@ class Outgoing:
                 self.effects.append((Effect.WATCHED, watch.token, watch.error))
 
     @staticmethod
-    def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    def _split_in_two(batch: Batch) -> tuple[Batch, Batch]:
         middle = len(batch.rows) // 2
         cuts: Iterable[slice] = (slice(middle), slice(middle, None))
         first, second = (_part(batch, cut) for cut in cuts)
@@ -826,6 +826,6 @@ class Outgoing:
 def _part(batch: Batch, cut: slice) -> Batch:
     rows = batch.rows[cut]
     size = sum(len(row_payload(each)) for each in rows)
-    part = Batch(batch.group, _COMPLETE, rows, batch.tickets[cut], len(rows), size)
+    part = Batch(batch.group, _COMPLETE, rows, batch.futures[cut], len(rows), size)
     part.watches = batch.watches
     return part

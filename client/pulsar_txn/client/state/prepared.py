@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import attrs
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.wire.ids import TxnId
 

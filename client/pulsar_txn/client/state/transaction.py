@@ -614,7 +614,7 @@ class TransactionMachine:
         return target
 
     def target(self, topic: str, subscription: str | None) -> Target:
-        """Return what `operation_starts` returned."""
+        """The target that `operation_starts` returned."""
         return self._targets[topic, subscription]
 
     def operation_ends(self, topic: str, subscription: str | None, messages: int, error: BaseException | None) -> None:
@@ -1015,7 +1015,7 @@ class TransactionMachine:
     # --- the outcome, asked for -------------------------------------------------------------------------------------
 
     def question(self, timeout: float) -> EndTxn | None:
-        """Return what asks for the outcome: the same end again. None: it is known. Raises TransactionStateError."""
+        """Request that asks for the outcome: the same end again. None: it is known. Raises TransactionStateError."""
         if self.shown in FINAL or self.id is None:
             return None
         if self.shown is not TransactionState.UNKNOWN and not self.attached:

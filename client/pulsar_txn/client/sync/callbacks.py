@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pulsar_txn.client._checks import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, check_methods
+from pulsar_txn.client._validation import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, validate_methods
 from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.crypto import CryptoKeys, KeyComing, PemKeys
 from pulsar_txn.wire.secret_text import Secret
@@ -114,7 +114,7 @@ class AskedAuthentication:
         return self._authentication.method_name
 
     async def data(self) -> bytes:
-        """Return what the program's object says."""
+        """Credentials of the program's object, asked for in its own thread."""
         return await self._callbacks.ask(_data_of, self._authentication)
 
 
@@ -131,7 +131,7 @@ def asked_authentication(callbacks: Callbacks, authentication: Authentication) -
     """The authentication itself where nothing of the program's is called, and nothing waits."""
     from pulsar_txn.client.net.oauth2 import OAuth2Authentication  # few programs need it
 
-    check_methods("authentication", authentication, ("data",), A_WAY_TO_AUTHENTICATE)
+    validate_methods("authentication", authentication, ("data",), A_WAY_TO_AUTHENTICATE)
     ours = isinstance(authentication, (BasicAuthentication, TlsAuthentication, OAuth2Authentication))
     if ours or (isinstance(authentication, TokenAuthentication) and isinstance(authentication.token, Secret)):
         return authentication
@@ -160,7 +160,7 @@ class AskedKeys:
                 self._public[name] = error
 
     def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """Return what was fetched before; and it is fetched again."""
+        """The key that was fetched before; it is fetched again meanwhile."""
         known = self._public[name]
         if isinstance(known, Exception):
             raise known
@@ -191,7 +191,7 @@ def asked_keys(callbacks: Callbacks, keys: CryptoKeys | None) -> CryptoKeys | No
     """The keys themselves where nothing of the program's is called: PEM in files or bytes."""
     if keys is None or (isinstance(keys, PemKeys) and not callable(keys.public) and not callable(keys.private)):
         return keys
-    check_methods("crypto_keys", keys, ("public_key", "private_key"), A_SOURCE_OF_KEYS)
+    validate_methods("crypto_keys", keys, ("public_key", "private_key"), A_SOURCE_OF_KEYS)
     return AskedKeys(callbacks, keys)
 
 
@@ -222,7 +222,7 @@ class ToldInterceptor(ConsumerInterceptor):
     """Stands for a consumer's interceptor, which is told on its thread, with the sync consumer."""
 
     def __init__(self, callbacks: Callbacks, interceptor: ConsumerInterceptor) -> None:
-        check_methods("each of interceptors", interceptor, ("on_receive", "on_acknowledge"), A_CONSUMER_INTERCEPTOR)
+        validate_methods("each of interceptors", interceptor, ("on_receive", "on_acknowledge"), A_CONSUMER_INTERCEPTOR)
         self._callbacks = callbacks
         self._interceptor = interceptor
         self.consumer: Any = None  # the blocking consumer, once it is made

@@ -16,11 +16,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, PulsarError, UsageError
 from pulsar_txn.client.net.runtime import Cancelled, Condition, Future, Lock, Thread, new_loop, thread_id
-from pulsar_txn.client.net.tickets import Answer, Ticket, hand_on
+from pulsar_txn.client.net.thread_futures import ThreadFuture, ThreadResult, copy_result
 
 T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client")
-_Call: TypeAlias = "tuple[Ticket[Any] | Answer[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
+_Call: TypeAlias = (
+    "tuple[ThreadFuture[Any] | ThreadResult[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
+)
 
 LOOK_SECONDS: Final = 0.001
 """How soon the loop thread looks for further calls, unless somebody waits for it."""
@@ -133,14 +135,14 @@ class LoopThread:
         self.run(started)
         return outer
 
-    def ask(self, function: Callable[[Answer[T]], object]) -> T:
+    def ask(self, function: Callable[[ThreadResult[T]], object]) -> T:
         """Have `function(answer)` called on the loop, as `submit_soon` does, and wait until the answer is settled there.
 
         Half the way of `run`, for what does not wait by itself. What `function` raises is raised here. When the wait is
         interrupted before the call, it is not made. Raises as `run`.
         """
         self.check()
-        answer: Answer[T] = Answer()
+        answer: ThreadResult[T] = ThreadResult()
         try:
             self._inbox.append((answer, function, None))
             self._wake(self._empty_inbox)
@@ -249,17 +251,17 @@ class LoopThread:
 
     def link(self, outer: Future[T], inner: asyncio.Future[T]) -> None:
         """On the loop: have a future for threads settled as `inner` is, and `inner` cancelled with it."""
-        inner.add_done_callback(functools.partial(hand_on, outer))
-        if isinstance(outer, Ticket):
+        inner.add_done_callback(functools.partial(copy_result, outer))
+        if isinstance(outer, ThreadFuture):
             outer.when_cancelled(self._loop, inner)
 
     async def _started(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._nobodys.run(self._empty_inbox)  # not in the context of who called this
         return await work()
 
-    def new_future(self) -> Ticket[Any]:
+    def new_future(self) -> ThreadFuture[Any]:
         """Make what `submit` returns."""
-        return Ticket(self._settled, lambda function, future: function(future))
+        return ThreadFuture(self._settled, lambda function, future: function(future))
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""

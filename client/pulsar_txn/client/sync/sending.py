@@ -99,20 +99,20 @@ class Sending(Generic[T]):
         unit = unit_of(unit, self._producer.inside)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
-            ticket = self._submit_payload(payload, unit)
-            return ticket or self._loop.submit(lambda: self._producer.send_nowait(payload, txn=unit))
+            future = self._submit_payload(payload, unit)
+            return future or self._loop.submit(lambda: self._producer.send_nowait(payload, txn=unit))
         message = _message(value, more)
         if self._chain is None:
             return self._send_arguments(self._arguments(message, unit, more[4:]))
         steps = self._chain.before(message)
         try:
             arguments = self._arguments(steps[-1], unit, more[4:])
-            ticket = self._loop.submit(lambda: self._producer.send_nowait(**arguments))
+            future = self._loop.submit(lambda: self._producer.send_nowait(**arguments))
         except BaseException as error:
             self._loop.callbacks.tell(self._chain.finish, steps, None, error)
             raise
-        ticket.add_done_callback(functools.partial(self._finished, steps))
-        return ticket
+        future.add_done_callback(functools.partial(self._finished, steps))
+        return future
 
     def send_encoded(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> MessageId:
         """As `AsyncProducer.send_encoded`."""
@@ -178,11 +178,11 @@ class Sending(Generic[T]):
         send = functools.partial(self._producer.send_nowait, **arguments)
         if self._may_go_soon(size, unit):
             admits = functools.partial(self._producer.inside.takes, size, SOON_BYTES)
-            ticket: Future[MessageId] | None = loop.submit_soon(
+            future: Future[MessageId] | None = loop.submit_soon(
                 lambda outer: loop.link(outer, send()), admits, on_error=None if unit is None else unit.doom
             )
-            if ticket is not None:
-                return ticket
+            if future is not None:
+                return future
         return loop.submit(send)
 
     def _may_go_soon(self, size: int, unit: Any) -> bool:
@@ -197,10 +197,10 @@ class Sending(Generic[T]):
         if self._loop.callbacks.behind:
             raise ProducerQueueFull("too many of the program's callbacks wait", hint="send less, or do less in callbacks")
 
-    def _finished(self, steps: Sequence[OutgoingMessage], ticket: Future[MessageId]) -> None:
+    def _finished(self, steps: Sequence[OutgoingMessage], future: Future[MessageId]) -> None:
         finish: Callable[..., None] = self._chain.finish  # type: ignore[union-attr]  # called for producers with a chain only
-        error = None if ticket.cancelled() else ticket.exception()
-        finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
+        error = None if future.cancelled() else future.exception()
+        finish(steps, future.result() if error is None and not future.cancelled() else None, error)
 
 
 def _message(value: Any, more: More) -> OutgoingMessage:

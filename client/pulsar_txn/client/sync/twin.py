@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from pulsar_txn.client._checks import no_transaction
+from pulsar_txn.client._validation import no_transaction
 from pulsar_txn.client.errors import AlreadyClosed, CommitOutcomeUnknown, PulsarError, UsageError
 from pulsar_txn.client.net.runtime import Future, Lock
-from pulsar_txn.client.net.tickets import Ticket
+from pulsar_txn.client.net.thread_futures import ThreadFuture
 from pulsar_txn.client.sync.callbacks import Callbacks
 from pulsar_txn.client.sync.closing import Resident, close_at_exit, close_hastily, core_of
 from pulsar_txn.client.sync.loop_thread import LoopThread
@@ -63,9 +63,9 @@ class SyncLoop(LoopThread):
             self._residents = others or self._residents  # the last one stays for `last`
             return self._is_over
 
-    def new_future(self) -> Ticket[Any]:
+    def new_future(self) -> ThreadFuture[Any]:
         """As `LoopThread.new_future`; its callbacks run on the thread for callbacks."""
-        return Ticket(self._settled, self.callbacks.settle)
+        return ThreadFuture(self._settled, self.callbacks.settle)
 
     def wait(self, future: Future[T]) -> T:
         """As `LoopThread.wait`; the error of an unknown outcome then resolves without await."""

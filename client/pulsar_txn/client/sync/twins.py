@@ -11,8 +11,8 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
-from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import options_of
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.coordinator import AsyncCoordinator
@@ -22,28 +22,28 @@ from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
+from pulsar_txn.client.receive.acknowledging import Acknowledged
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.committed import CommittedPosition
+from pulsar_txn.client.receive.consistent.position import CutPosition
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader, Cut
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.cuts.position import CutPosition
-from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader, Cut
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptionsDict, ConsumerType, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch
-from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
+from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
-from pulsar_txn.client.sync.checking import HalfSending, threaded, threaded_hearing, transactional_over
-from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
-from pulsar_txn.client.sync.opening import Opening
+from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
+from pulsar_txn.client.sync.factory import ResourceFactory
+from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
@@ -414,7 +414,7 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalProducer[T], producer: Producer[T]) -> None:
         super().__init__(loop, inner_object)
         self._producer = producer
-        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
+        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
 
     @property
     def topic(self) -> str:
@@ -467,7 +467,7 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
         `execute` runs in the thread that calls. The transaction in `HalfSent` is a blocking one.
         """
         first = HalfMessage(value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms)
-        return self._halves.send(first, also, data, execute)
+        return self._half_messages.send(first, also, data, execute)
 
     def close(self) -> None:
         """Close the producer, and leave the group unless it was joined elsewhere. Idempotent."""
@@ -1018,9 +1018,9 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         Its thread starts with the first use, also by a client that shares it, and works for all of them.
         """
-        loop, coordinator = opened_coordinator(locals())
+        loop, coordinator = coordinator_on_loop(locals())
         super().__init__(loop, coordinator)
-        self._living = Living(loop, coordinator)
+        self._lifetime = LoopLifetime(loop, coordinator)
 
     @property
     def service_url(self) -> str:
@@ -1033,11 +1033,11 @@ class Coordinator(Twin[AsyncCoordinator]):
         Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
         it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
         """
-        self._living.close()
+        self._lifetime.close()
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._living.check_open()
+        self._lifetime.check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -1241,18 +1241,18 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._living.core)
+        pauses = backoff or growing_pauses(self._lifetime.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Stop reporting to an observer."""
-        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
@@ -1296,10 +1296,10 @@ class Client(Twin[AsyncClient]):
 
         So a client that was made before a fork works in the child where it is used first.
         """
-        loop, client = opened(locals())
+        loop, client = client_on_loop(locals())
         super().__init__(loop, client)
-        self._living = Living(loop, client)
-        self._opening = Opening(loop, client)
+        self._lifetime = LoopLifetime(loop, client)
+        self._factory = ResourceFactory(loop, client)
 
     @property
     def service_url(self) -> str:
@@ -1323,7 +1323,7 @@ class Client(Twin[AsyncClient]):
         Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the broker's BrokerError (ProducerBusy, TopicNotFound,
         …), ProducerFenced, ConnectionLost or OperationTimeout.
         """
-        return Producer(self._loop, *self._opening.producer(topic, schema, {**options}))
+        return Producer(self._loop, *self._factory.producer(topic, schema, {**options}))
 
     @overload
     def transactional_producer(
@@ -1435,7 +1435,7 @@ class Client(Twin[AsyncClient]):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
         """
         twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)
-        return self._opening.consumer(topic, subscription, schema, {**options}, twin)
+        return self._factory.consumer(topic, subscription, schema, {**options}, twin)
 
     @overload
     def create_reader(
@@ -1480,7 +1480,7 @@ class Client(Twin[AsyncClient]):
         """
         given = {**options} | {"schema": schema}
         given |= {"start_inclusive": start_inclusive, "reader_name": reader_name}
-        return Reader(self._loop, self._opening.reader(topic, start, given))
+        return Reader(self._loop, self._factory.reader(topic, start, given))
 
     @overload
     def create_table_view(
@@ -1497,7 +1497,7 @@ class Client(Twin[AsyncClient]):
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
+        return TableView(self._loop, self._factory.table_view(topic, schema, {**options}))
 
     @overload
     def consistent_reader(
@@ -1555,7 +1555,7 @@ class Client(Twin[AsyncClient]):
         given = {**options} | {"schema": schema, "max_ahead": max_ahead}
         given |= {"max_cut_messages": max_cut_messages, "max_cut_bytes": max_cut_bytes}
         given |= {"check_interval": check_interval}
-        return ConsistentReader(self._loop, self._opening.consistent_reader(topics, start, given))
+        return ConsistentReader(self._loop, self._factory.consistent_reader(topics, start, given))
 
     def pipeline(
         self,
@@ -1605,7 +1605,7 @@ class Client(Twin[AsyncClient]):
         Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
         interceptor.
         """
-        self._opening.interceptors.add(interceptors)
+        self._factory.interceptors.add(interceptors)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
@@ -1622,11 +1622,11 @@ class Client(Twin[AsyncClient]):
         Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
         it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
         """
-        self._living.close()
+        self._lifetime.close()
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._living.check_open()
+        self._lifetime.check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -1830,18 +1830,18 @@ class Client(Twin[AsyncClient]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._living.core)
+        pauses = backoff or growing_pauses(self._lifetime.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Stop reporting to an observer."""
-        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+        self._lifetime.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
-from pulsar_txn.client._checks import check_methods
+from pulsar_txn.client._validation import validate_methods
 from pulsar_txn.client.loop.options import PipelineResult
-from pulsar_txn.client.sync.desk import Desk
+from pulsar_txn.client.sync.handler_calls import HandlerCalls
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import within
 from pulsar_txn.client.txn.transactions import Attempts
@@ -66,12 +66,12 @@ def run_pipeline(
     """
     check_takes_one(handler, "the handler")
     if stop is not None:
-        check_methods("stop", stop, ["is_set"], "an Event")
-    desk = Desk(concurrency)
+        validate_methods("stop", stop, ["is_set"], "an Event")
+    handler_calls = HandlerCalls(concurrency)
 
     async def handle(batch: Any) -> None:
         handled = functools.partial(within, batch.txn.inside, ambient, handler)
-        not_awaitable(await desk.call(handled, batch_of(batch)), handler)
+        not_awaitable(await handler_calls.call(handled, batch_of(batch)), handler)
 
     async def work() -> PipelineResult:
         stopping = asyncio.Event()
@@ -81,11 +81,11 @@ def run_pipeline(
             return result
         finally:
             watch.cancel()
-            desk.end()
+            handler_calls.end()
 
     running = loop.start(work)
     try:
-        desk.serve()
+        handler_calls.serve()
     except BaseException:
         running.cancel()
         raise

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import no_transaction
+from pulsar_txn.client._validation import no_transaction
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.txn.enlist import Caller, Enlisting
 

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import attrs
 
 from pulsar_txn.client._callables import check_takes_one
-from pulsar_txn.client._checks import check_text, check_whole, refused, seconds_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_text, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
@@ -164,7 +164,7 @@ def data_of(topic: str, key: str | None, properties: Mapping[str, str] | None) -
 
 
 def message_of(data: bytes) -> CheckedMessage | None:
-    """Return what `data_of` made a picture of; None for any other bytes."""
+    """Decode a message that `data_of` has encoded; None for any other bytes."""
     if not data.startswith(_HEAD):
         return None
     try:
@@ -209,7 +209,7 @@ def check_data(what: str, data: bytes | None) -> bytes:
 
 def check_group_name(what: str, group: object) -> None:
     """For the name of a check group."""
-    check_text(what, group)
+    validate_text(what, group)
     if not str(group).strip():
         raise InvalidConfiguration(f"{what} is blank", hint="name what the members have in common, for instance the service")
 
@@ -260,7 +260,7 @@ class CheckTerms:
     on_decided: OnDecided | None = None
 
     def __attrs_post_init__(self) -> None:
-        check_whole("concurrency", self.concurrency, 1)
+        validate_whole("concurrency", self.concurrency, 1)
         seconds_of(self.timeout, "check_timeout")
         if self.on_decided is not None:
             check_takes_one(self.on_decided, "on_decided")
@@ -370,7 +370,7 @@ class Questions:
         return LocalOutcome.UNKNOWN
 
     async def _in_time(self, question: CheckQuestion, result: Awaitable[object]) -> object:
-        """Return what the check returns, or UNKNOWN when that takes too long."""
+        """Wait for the result of the check; UNKNOWN when that takes too long."""
         call = asyncio.ensure_future(result)
         try:
             done, _ = await asyncio.wait({call}, timeout=self._timeout)

@@ -45,9 +45,9 @@ from pulsar_txn.client.txn.session import (
     DESCRIBE_TRANSACTIONAL_ID,
     GOODBYE_SECONDS,
     NO_ASSIGN_TOPIC,
+    ClientIncarnation,
     CoordinatorSession,
     Epoch,
-    Guest,
     RequestTally,
     TransactionalId,
     TransactionalIdInfo,
@@ -102,18 +102,18 @@ NONCE_BYTES: Final = 16
 class TransactionCoordinators:
     """All coordinators of the cluster. Looked up at the first transaction; `requests` are those of the protocol.
 
-    `guest`: how the client is known to coordinators that are beside their clusters.
+    `incarnation`: how the client is known to coordinators that are beside their clusters.
     """
 
     def __init__(
         self,
         core: Core,
         directory: CoordinatorDirectory | None = None,
-        guest: Guest | None = None,
+        incarnation: ClientIncarnation | None = None,
         groups: CheckGroups | None = None,
     ) -> None:
         self._core = core
-        self._guest = guest
+        self._incarnation = incarnation
         self._groups = groups or CheckGroups(core, lambda: self)
         self._directory = directory or AssignTopicDirectory(core)
         self._sessions: list[CoordinatorSession] = []
@@ -164,7 +164,7 @@ class TransactionCoordinators:
         self._core.register(self._order, self)
 
     def _session_with(self, index: int, topic: str) -> CoordinatorSession:
-        return CoordinatorSession(self._core, index, topic, self._identity, self._guest, self._groups.connected)
+        return CoordinatorSession(self._core, index, topic, self._identity, self._incarnation, self._groups.connected)
 
     async def _first_start(self, starts: list[asyncio.Task[None]]) -> PulsarError | None:
         """Wait until one of the sessions is there; what stood in the way when none is."""
@@ -239,14 +239,14 @@ class TransactionCoordinators:
         """End all sessions; open transactions are left to their timeout. Idempotent."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
-        if self._guest is not None and self._guest.has_left():
-            await self._say_goodbye(self._guest)
+        if self._incarnation is not None and self._incarnation.has_left():
+            await self._say_goodbye(self._incarnation)
         for session in self._sessions:
             session.close()
         self._core.unregister(self._order)
 
-    async def _say_goodbye(self, guest: Guest) -> None:
-        goodbyes = [session.introduce(guest.goodbye()) for session in self._sessions if session.is_connected]
+    async def _say_goodbye(self, incarnation: ClientIncarnation) -> None:
+        goodbyes = [session.introduce(incarnation.goodbye()) for session in self._sessions if session.is_connected]
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 answers = await asyncio.gather(*goodbyes, return_exceptions=True)
@@ -281,7 +281,7 @@ class TransactionCoordinators:
     @property
     def registers_first(self) -> bool:
         """True if `new_txn` takes `first`: coordinators beside clusters do."""
-        return self._guest is not None
+        return self._incarnation is not None
 
     async def new_txn(
         self,
@@ -317,7 +317,7 @@ class TransactionCoordinators:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
         named = [(topic, None) for topic in topics]
-        for cluster, names in (by_cluster(named) if self._guest is not None else {"": named}).items():
+        for cluster, names in (by_cluster(named) if self._incarnation is not None else {"": named}).items():
             encode = partial(encode_partitions, txn_id, names, cluster)
             await session.request("addPartitionToTxn", encode, txn_id, timeout, tally)
 
@@ -332,7 +332,7 @@ class TransactionCoordinators:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
         named = list(subscriptions)
-        for cluster, pairs in (by_cluster(named) if self._guest is not None else {"": named}).items():
+        for cluster, pairs in (by_cluster(named) if self._incarnation is not None else {"": named}).items():
             encode = partial(encode_subscriptions, txn_id, pairs, cluster)
             await session.request("addSubscriptionToTxn", encode, txn_id, timeout, tally)
 
@@ -365,7 +365,7 @@ class TransactionCoordinators:
             abort_others=abort_others,
             prepared=prepared,
             at_decision=at_decision,
-            all_answered=all_answered and self._guest is not None,
+            all_answered=all_answered and self._incarnation is not None,
         )
         await session.request("endTxn", frame.encode, txn_id, timeout, tally, None if frame.is_plain else frame.suit)
 

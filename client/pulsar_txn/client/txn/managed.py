@@ -25,7 +25,7 @@ import asyncio
 import logging
 from types import TracebackType
 
-from pulsar_txn.client._checks import LEAST_SECONDS, no_transaction
+from pulsar_txn.client._validation import LEAST_SECONDS, no_transaction
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, FINAL, TransactionState
 from pulsar_txn.client.txn.ambient import Surroundings

@@ -74,8 +74,8 @@ GOODBYE_SECONDS: Final = 1.0
 """How long closing a client waits for the coordinators to know it. Without a goodbye they do when its lease is over."""
 
 
-class Guest:
-    """One life of a client: the coordinator tells it from every other one by its `incarnation`, over all its connections."""
+class ClientIncarnation:
+    """One incarnation of a client, by which a coordinator tells it from every other one, over all its connections."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.incarnation = f"{int(runtime.random() * 2**52):013x}{int(runtime.random() * 2**52):013x}"
@@ -259,14 +259,14 @@ class CoordinatorSession:
         coordinator_id: int,
         topic: str,
         identity: TransactionalId | None = None,
-        guest: Guest | None = None,
+        incarnation: ClientIncarnation | None = None,
         on_connected: Callable[[CoordinatorSession], object] = lambda _session: None,
     ) -> None:
         self.coordinator_id = coordinator_id
         self._on_connected = on_connected
         self._core = core
         self._identity = identity
-        self._guest = guest
+        self._incarnation = incarnation
         self._connection: Connection | None = None
         self._failure: PulsarError | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -318,9 +318,9 @@ class CoordinatorSession:
         if self._identity is not None:
             self._identity.check(connection)
             identity = self._identity.fields()
-        if self._guest is not None:
-            self._guest.check(connection)
-            identity |= self._guest.fields()
+        if self._incarnation is not None:
+            self._incarnation.check(connection)
+            identity |= self._incarnation.fields()
         if connection.protocol_version >= HANDSHAKE_VERSION:
             try:
                 await connection.request(
@@ -329,7 +329,7 @@ class CoordinatorSession:
             except NotAllowedError as error:
                 if self._identity is not None:
                     raise TransactionFenced(error.message, endpoint=connection.endpoint) from error
-                hint = TRANSACTIONS_OFF if self._guest is None else None
+                hint = TRANSACTIONS_OFF if self._incarnation is None else None
                 raise TransactionsDisabled(error.message, endpoint=connection.endpoint, hint=hint) from error
         if connection.closed:
             raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pulsar_txn.client._callables import marked
-from pulsar_txn.client._checks import seconds_of
+from pulsar_txn.client._validation import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.state.prepared import PreparedToken, check_secret
 from pulsar_txn.client.state.transaction import HELD, TransactionState

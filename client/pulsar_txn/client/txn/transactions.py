@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from pulsar_txn.client._callables import awaited, check_takes_one, opens
-from pulsar_txn.client._checks import check_call, check_text, check_whole, refused, seconds_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_call, validate_text, validate_whole
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     CommitOutcomeUnknown,
@@ -49,7 +49,7 @@ from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.forgotten import Forgotten
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.observers import Observers
-from pulsar_txn.client.txn.session import Epoch, Guest, TransactionalIdInfo
+from pulsar_txn.client.txn.session import ClientIncarnation, Epoch, TransactionalIdInfo
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
@@ -66,11 +66,11 @@ class Attempts:
     """Judges how an attempt of `run_transaction` ended; one per call."""
 
     def __init__(self, attempts: int, *, retry_unknown: bool, pauses: Pauses) -> None:
-        check_whole("attempts", attempts, 1)
+        validate_whole("attempts", attempts, 1)
         self._attempts = attempts
         self._done = 0
         self._retry_unknown = retry_unknown
-        check_call("backoff", pauses, "a function of the number of attempts")
+        validate_call("backoff", pauses, "a function of the number of attempts")
         self._pauses = pauses
 
     async def judge(self, error: Exception) -> bool:
@@ -208,20 +208,20 @@ LEFT_PER_TURN: Final = 1000
 class Transactions:
     """Makes the transactions of a client. Coordinators are looked up at the first one, and not before."""
 
-    def __init__(self, core: Core, guest: Guest | None = None) -> None:
+    def __init__(self, core: Core, incarnation: ClientIncarnation | None = None) -> None:
         self.observers = Observers(AsyncTransaction)
         self.groups = CheckGroups(core, lambda: self.coordinators)
-        self.coordinators = TransactionCoordinators(core, guest=guest, groups=self.groups)
+        self.coordinators = TransactionCoordinators(core, incarnation=incarnation, groups=self.groups)
         self.members: set[Core] = set()
         """Cores of further clients, whose producers and consumers take part."""
         self.core = core
-        self._guest = guest
+        self._incarnation = incarnation
         self._units: WeakSet[Unit] = WeakSet()
         self._forgotten = Forgotten()
         self._left_open = False
         """Whether a transaction of this client was left open for the check of its group."""
-        if guest is not None:
-            guest.has_left = self._has_left
+        if incarnation is not None:
+            incarnation.has_left = self._has_left
         core.before_move = self._leave_cluster
         core.before_close = self.close
         core.coordinators = lambda: self.coordinators
@@ -303,7 +303,11 @@ class Transactions:
         aborted = [unit for unit in known if unit.closed_by is not None]
         if aborted:
             late = sum(unit.state not in FINAL for unit in aborted)
-            how = "their timeout does that" if self._guest is None else "the coordinator does that when it hears the goodbye"
+            how = (
+                "their timeout does that"
+                if self._incarnation is None
+                else "the coordinator does that when it hears the goodbye"
+            )
             rest = f"; {late} of them could not be aborted in {CLOSE_SECONDS:g} s: {how}" if late else ""
             logger.warning("the client was closed with %d open transactions, which were aborted%s", len(aborted), rest)
 
@@ -506,7 +510,7 @@ class BeginsTransactions:
         InvalidConfiguration, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
         Source: Kafka's DescribeTransactions; DESCRIBE_TRANSACTIONAL_ID is ours. Safe to cancel.
         """
-        check_text("transactional_id", transactional_id)
+        validate_text("transactional_id", transactional_id)
         if owner is not None and not isinstance(owner, str):
             raise refused("owner", owner, "the name of a role")
         self._core.check_open()

@@ -87,7 +87,7 @@ class Unit:
         self._commit_timeout = operation_timeout if options.commit_timeout is None else options.commit_timeout
         # its id and its registrations
         self._tally = RequestTally()
-        self._opening: asyncio.Task[TxnId] | None = None
+        self._first_request: asyncio.Task[TxnId] | None = None
         self._opened_with: frozenset[Named] = frozenset()
         self._to_register: list[Target] = []
         self._registering: set[asyncio.Task[None]] = set()
@@ -189,7 +189,7 @@ class Unit:
 
     @property
     def _is_opening(self) -> bool:
-        return self._opening is not None and not self._opening.done()
+        return self._first_request is not None and not self._first_request.done()
 
     def begin(self) -> None:
         """The program begins it. TransactionStateError when the client has one at a time, and that has not ended."""
@@ -365,9 +365,9 @@ class Unit:
         """
         if self.machine.id is not None:
             return self.machine.id
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open(first))
-        return await asyncio.shield(self._opening)
+        if self._first_request is None:
+            self._first_request = asyncio.get_running_loop().create_task(self._open(first))
+        return await asyncio.shield(self._first_request)
 
     async def open_now(self) -> None:
         """Open it before its first operation. If cancelled, a transaction that was opened meanwhile is aborted."""
@@ -533,8 +533,8 @@ class Unit:
                     self._fail_unawaited_calls()
                 return machine.settled(all_ended, self._monotonic())
             case steps.AwaitId(until):
-                if self._opening is not None:
-                    await asyncio.wait([self._opening], timeout=max(0.0, until - self._monotonic()))
+                if self._first_request is not None:
+                    await asyncio.wait([self._first_request], timeout=max(0.0, until - self._monotonic()))
                 return machine.id_awaited(self._monotonic())
             case steps.PrepareTxn(token, timeout):
                 request = self._coordinators.prepare_txn(token, timeout=timeout, tally=self._tally)

@@ -151,7 +151,7 @@ def _document(flag: str, text: str) -> Any:
 
 
 def authentication_of(plugin: str | None, params: str | None) -> Authentication | None:
-    """Return what `--client-auth-plugin` and `--client-auth-params` say; InvalidConfiguration for other methods."""
+    """Authentication by `--client-auth-plugin` and `--client-auth-params`; InvalidConfiguration for other methods."""
     if not plugin and not params:
         return None
     text = params or ""

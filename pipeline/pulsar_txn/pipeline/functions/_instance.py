@@ -129,7 +129,7 @@ class Instance:
         return context
 
     def value_of(self, message: Message[bytes], pattern: str | None) -> Any:
-        """Return what the input's schema or SerDe makes of a message."""
+        """Decode a message by the input's schema or SerDe."""
         read = self._readers.get(message.topic) or self._learn_reader(message.topic, pattern)
         return read(message)
 
@@ -138,7 +138,7 @@ class Instance:
         return self._runtime.wall_ms()
 
     def _reader(self, topic: str) -> Callable[[Message[Any]], Any]:
-        """Return what makes values of the messages of a configured topic, or pattern."""
+        """Decoder for the messages of a configured topic, or pattern."""
         if self.config.schema_of(topic) is not None:
             return _value
         serde = self.serde_of(self.config.serde_of(topic))
@@ -152,7 +152,7 @@ class Instance:
         return found
 
     def _payload(self, output: Any) -> Any:
-        """Return what the output's producer is given: bytes of the SerDe, or the value where the producer has a schema."""
+        """Encode a value for the output's producer: bytes of the SerDe, or the value itself where the producer has a schema."""
         return self._output_serde.serialize(output) if self.output_schema is None else output
 
     async def _call(self, value: Any, context: Context) -> Any:

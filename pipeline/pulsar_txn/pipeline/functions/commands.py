@@ -28,7 +28,7 @@ from pulsar_txn.client.inside import Secret, shown
 from pulsar_txn.pipeline.functions import _command
 from pulsar_txn.pipeline.functions._loading import check_upload
 from pulsar_txn.pipeline.functions.config import FunctionConfig
-from pulsar_txn.pipeline.functions.worker.door import function_config
+from pulsar_txn.pipeline.functions.worker.broker_api import function_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,7 +62,7 @@ def path_of(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> 
 
 
 async def ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
-    """Return what the broker answers: a value of JSON, or a text in which other bytes are surrogates. What `run` reports."""
+    """Ask the broker: a value of JSON, or a text in which other bytes are surrogates. Errors are those that `run` reports."""
     url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
     async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
         text = await answer.text(errors="surrogateescape")
@@ -303,7 +303,7 @@ def worker(admin_url: str, with_parent: bool) -> None:
 
     Exit code 75: another worker has taken over.
     """
-    from pulsar_txn.pipeline.functions.worker.door import WorkerReplaced
+    from pulsar_txn.pipeline.functions.worker.broker_api import WorkerReplaced
     from pulsar_txn.pipeline.functions.worker.worker import work
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")

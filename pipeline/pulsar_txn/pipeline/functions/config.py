@@ -307,7 +307,7 @@ class FunctionConfig:
 
     @property
     def refused_topic(self) -> str:
-        """Return where a window function puts messages that can be in no window."""
+        """Topic for messages of a window function that can be in no window."""
         late = None if self.window is None else self.window.late_data_topic
         return self.dead_letter_topic or late or f"persistent://{self.fqfn}-DLQ"
 
@@ -328,7 +328,7 @@ class FunctionConfig:
 
 
 def _where(error: Exception) -> str:
-    """Return what is wrong at which line, as far as the error of PyYAML says it, without that line."""
+    """Problem and line number of an error of PyYAML, without the text of that line."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     return "" if mark is None else f": {problem or 'it cannot be read'} in line {mark.line + 1}"
 

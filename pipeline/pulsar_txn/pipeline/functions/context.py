@@ -128,7 +128,7 @@ class Context:
         return "0"
 
     def get_instance_id(self) -> int:
-        """Return which of the `parallelism` instances this is, from 0."""
+        """Number of this instance among the `parallelism` ones, from 0."""
         return self._instance.number
 
     def get_logger(self) -> logging.Logger:

@@ -74,7 +74,7 @@ class FunctionRun:
         self._instances: list[Instance] = []
 
     def stats(self) -> FunctionStats:
-        """Return what its instances have done so far."""
+        """Counts of its instances so far."""
         return total(each.counts for each in self._instances)
 
     async def run(self) -> FunctionStats:

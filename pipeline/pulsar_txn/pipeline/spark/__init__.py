@@ -1,11 +1,11 @@
 """PySpark: `format("pulsar")`, a source that reads what is committed and a sink that publishes a micro-batch at once, once.
 
 Shared by both: `errors`, `options` (the table; `option_values`, `client_options`, `foreign_options`), `connecting` and
-`background` (the client in Spark's processes), `admin` (HTTP). `source`: `reader` (what Spark calls), on the driver
-`topics`, `heads`, `limits`, `planning`, `hidden` and `report`, in tasks `tasks`, `ranges`, `chunks`, `columns`; `offsets`,
-`patience`, `loss` in both. `sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`,
-`writer`. On top: `datasource`, Spark's door to both, `foreach_batch`, and `progress`. Spark finds it through the top-level
-module `pyspark_pulsar_txn`.
+`background` (the client in Spark's processes), `admin` (HTTP). `source`: `reader` (what Spark calls), on the driver `topics`,
+`heads`, `limits`, `planning`, `hidden` and `report`, in tasks `tasks`, `ranges`, `chunks`, `columns`; `offsets`, `patience`,
+`loss` in both. `sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`, `writer`. On
+top: `datasource`, Spark's entry point to both, `foreach_batch`, and `progress`. Spark finds it through the top-level module
+`pyspark_pulsar_txn`.
 """
 
 from pulsar_txn.pipeline.spark.errors import (

@@ -50,7 +50,7 @@ _NAMES: Final = tuple(
 
 
 def connection_of(options: Options) -> tuple[Any, ...]:
-    """Return what two queries have in common that can share a client."""
+    """Options that two queries must have in common to share a client."""
     return tuple(getattr(options, name) for name in _NAMES)
 
 

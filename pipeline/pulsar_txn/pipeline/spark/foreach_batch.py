@@ -32,7 +32,7 @@ from pulsar_txn.pipeline.spark.sink.committer import (
     ANY_TOPIC,
     JobCommitter,
     KeptSinks,
-    Outcome,
+    PublishResult,
     SinkCommitter,
     Work,
     full_name,
@@ -107,8 +107,8 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     frame = df.repartition(partitions or _tasks(df, context))
     job = partial(_send_all, frame, chosen, batch_id, typed)
     with _once(chosen, query_id, _run(context, query_id), batch_id):
-        outcome = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
-    return outcome is Outcome.PUBLISHED
+        result = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
+    return result is PublishResult.PUBLISHED
 
 
 def _run(context: Any, query_id: str) -> str | None:
@@ -142,13 +142,13 @@ def _once(options: Options, query_id: str, run: str | None, batch_id: int) -> It
 
 
 def _tasks(df: DataFrame, context: Any) -> int:
-    """Return how many tasks can run at the same time, at most as many as there is work for."""
+    """Number of tasks that can run at the same time, at most as many as there is work for."""
     if context is None:
         return 1
     return max(1, min(int(df.rdd.getNumPartitions()), int(context.defaultParallelism)))
 
 
-async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:
+async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> PublishResult:
     name = frame_id(options, query_id)
     control_topic = control_topic_of(options, name)
 
@@ -161,13 +161,13 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
         committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs, inherited=former)
         return committer, JobSinkStore(client, control_topic, options)
 
-    async def commit(committer: JobCommitter, store: JobSinkStore) -> Outcome:
+    async def commit(committer: JobCommitter, store: JobSinkStore) -> PublishResult:
         store.expect_job(job, hand)
         try:
-            outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
+            result: PublishResult = await store.carry_out(committer.commit(work), work.batch_id, [])
         except StoreFailed as error:
             raise error from store.cause
-        return outcome
+        return result
 
     return await sinks.commit(connection_of(options), control_topic, query_id, make=make, work=commit)
 
@@ -199,7 +199,7 @@ def _send_all(frame: DataFrame, options: Options, batch_id: int, typed: TopicTyp
 def _sender(
     options: Options, batch_id: int, txn_id: str, known: Mapping[str, int], typed: TopicType | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what each task does: send its rows, and answer how many it has sent to each topic."""
+    """Function for each task: it sends its rows, and answers the number sent to each topic."""
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

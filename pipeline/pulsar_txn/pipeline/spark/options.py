@@ -74,7 +74,7 @@ _PREFIXES: Final = {
 
 
 def answer_to(name: str) -> str | None:
-    """Return what to use instead of another source's option; None for a name that no other source has."""
+    """Advice for an option of another source; None for a name that no other source has."""
     key = name.lower()
     found = _ANSWERS.get(key)
     if found is None:
@@ -175,7 +175,7 @@ def compression(value: str) -> int:
 
 
 def delivery(value: str) -> str:
-    """Return how the rows of a sink get to their topics."""
+    """Parse the delivery of a sink: the way of its rows to their topics."""
     chosen = value.strip().lower()
     if chosen not in DELIVERIES:
         raise ValueError(value)
@@ -212,17 +212,17 @@ def part_schema(value: str) -> str:
 
 
 def schema_type(value: str) -> str:
-    """Return how the values of a definition are written."""
+    """Parse the encoding of a definition's values."""
     return {"JSON": "json", "AVRO": "avro"}[value.strip().upper()]
 
 
 def key_value_encoding(value: str) -> str:
-    """Return where the keys of pairs are, in Pulsar's words."""
+    """Parse Pulsar's encoding of key-value pairs: INLINE or SEPARATED."""
     return {"INLINE": "INLINE", "SEPARATED": "SEPARATED"}[value.strip().upper()]
 
 
 def mode(value: str) -> str:
-    """Return what becomes of a value that does not fit, as Spark's `from_json` calls it."""
+    """Parse the mode for a value that does not fit, as Spark's `from_json` calls it."""
     return {each: each for each in MODES}[value.strip().upper()]
 
 
@@ -332,7 +332,7 @@ def read_client_option(name: str, value: str) -> dict[str, Any]:
 
 
 def authentication_of(plugin: str, secret: Secret) -> Authentication:
-    """Return what Pulsar's `authPluginClassName` and `authParams` mean. OptionError."""
+    """Authentication by Pulsar's `authPluginClassName` and `authParams`. OptionError."""
     kind = plugin.rpartition(".")[2].removeprefix("Authentication").lower()
     make = _PLUGINS.get(kind)
     if make is None:

@@ -10,7 +10,7 @@ OLDEST_PYSPARK: Final = (4, 2)
 
 
 def why_not() -> str | None:
-    """Return what is missing for `format("pulsar")`, with what to do; None when nothing is."""
+    """Requirement that `format("pulsar")` lacks, with the remedy; None when all is there."""
     try:
         installed = str(importlib.import_module("pyspark").__version__)
     except ImportError:

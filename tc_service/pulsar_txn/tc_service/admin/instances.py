@@ -66,12 +66,12 @@ class Answer:
         return web.Response(status=self.status, body=self.body, headers={hdrs.CONTENT_TYPE: self.content_type})
 
 
-def is_for_here(request: web.Request) -> bool:
+def is_from_other_instance(request: web.Request) -> bool:
     """True if another instance asks, which wants nothing that this one does not lead itself."""
     return _MARK in request.headers
 
 
-class Others:
+class OtherInstances:
     """Asks other instances. `run` is a cleanup context of the app. `trust`: a PEM file for https, or the system's."""
 
     def __init__(self, trust: str | None) -> None:
@@ -129,22 +129,22 @@ def unanswered(url: str, answer: Answer) -> Unanswered:
     return Unanswered(f"{url} answers {answer.status}: {answer.body.decode(errors='replace')[:_SHOWN]}")
 
 
-async def or_503(asked: Awaitable[Answer]) -> web.Response:
-    """Return what the only instance that knows has answered, or that it did not."""
+async def response_or_503(asked: Awaitable[Answer]) -> web.Response:
+    """Pass on the answer of the only instance that knows; 503 if it has not answered."""
     try:
         return (await asked).passed_on()
     except Unanswered as reason:
         return failed(503, f"the instance that leads this: {reason}")
 
 
-OTHERS: Final = web.AppKey("others", Others)
+OTHERS: Final = web.AppKey("others", OtherInstances)
 
 
-def led(handler: Handler, which: Callable[[web.Request], tuple[Coordinators, int] | None]) -> Handler:
+def routed_to_leader(handler: Handler, which: Callable[[web.Request], tuple[Coordinators, int] | None]) -> Handler:
     """The handler of what one coordinator knows: the instance that leads it is asked. `which`: None for all of them."""
 
     async def ask(request: web.Request) -> web.StreamResponse:
-        found = None if is_for_here(request) else which(request)
+        found = None if is_from_other_instance(request) else which(request)
         if found is None or not _is_led_elsewhere(*found):
             return await handler(request)
         others = request.app[OTHERS]
@@ -154,7 +154,7 @@ def led(handler: Handler, which: Callable[[web.Request], tuple[Coordinators, int
                 f"coordinator {found[1]} is led by another instance, or by none at this moment: no HTTP of it is known; retry"
             )
             raise web.HTTPServiceUnavailable(text=text)
-        return await or_503(others.ask(request, url, request.raw_path))
+        return await response_or_503(others.ask(request, url, request.raw_path))
 
     return ask
 
@@ -178,14 +178,14 @@ def of_query(request: web.Request) -> tuple[Coordinators, int] | None:
 # ---- of all instances
 
 
-class _Asked:
+class _OtherAnswers:
     """The instances that lead something elsewhere: those that have answered so far, and why others have not."""
 
     def __init__(self, request: web.Request) -> None:
         self.missing = list[str]()
         self._request = request
-        self._others: Others = request.app[OTHERS]
-        self.urls = [] if is_for_here(request) else self._urls()
+        self._others: OtherInstances = request.app[OTHERS]
+        self.urls = [] if is_from_other_instance(request) else self._urls()
 
     def _urls(self) -> list[str]:
         found = dict[str, None]()
@@ -239,9 +239,9 @@ class _Asked:
 
 async def list_open(request: web.Request) -> web.StreamResponse:
     """GET: `slow_transactions` of all instances, in one order. The first page of each is there before the answer begins."""
-    if is_for_here(request) or "coordinatorId" in request.query:
+    if is_from_other_instance(request) or "coordinatorId" in request.query:
         return await slow_transactions(request)
-    asked, place = _Asked(request), partial(place_of, request)
+    asked, place = _OtherAnswers(request), partial(place_of, request)
     of_here = listed(request)
     firsts = await asked.all(_page(request, request.query.get("after", "")))
     rest = [_listed_at(request, asked, url, first) for url, first in firsts.items()]
@@ -261,7 +261,7 @@ def _size(request: web.Request) -> int:
     return min(limit(request) or _PAGE, _PAGE)
 
 
-async def _listed_at(request: web.Request, asked: _Asked, url: str, page: dict[str, Any]) -> _Items:
+async def _listed_at(request: web.Request, asked: _OtherAnswers, url: str, page: dict[str, Any]) -> _Items:
     """All of another instance, page by page. An instance that goes away in between breaks the list off."""
     may_see = request.app[COORDINATED].may_see
     while page:
@@ -305,7 +305,7 @@ async def _cut(items: _Items, most: int | None) -> _Items:
 
 async def stats(request: web.Request) -> web.StreamResponse:
     """GET: `coordinator_stats` of all instances, or of the one that leads `coordinatorId`."""
-    asked = _Asked(request)
+    asked = _OtherAnswers(request)
     if "coordinatorId" in request.query or not (asked.urls or asked.missing):
         return await coordinator_stats(request)
     found: dict[str, Any] = {}
@@ -315,11 +315,11 @@ async def stats(request: web.Request) -> web.StreamResponse:
     return asked.note(web.json_response(found))
 
 
-def of_all(handler: Handler) -> Handler:
+def merged_over_instances(handler: Handler) -> Handler:
     """The handler of a JSON array: of this instance, and of all others."""
 
     async def ask(request: web.Request) -> web.StreamResponse:
-        asked = _Asked(request)
+        asked = _OtherAnswers(request)
         found = json.loads(_text(await handler(request)))
         for each in (await asked.all(request.raw_path)).values():
             found += each

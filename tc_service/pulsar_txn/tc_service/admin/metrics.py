@@ -24,7 +24,7 @@ from pulsar_txn.broker.serving import (
     texts,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.timelines import by, outcome_word
+from pulsar_txn.tc_service.server.timelines import cause_word, outcome_word
 
 from .transactions import SERVICE
 
@@ -56,23 +56,23 @@ async def _of_service(service: CoordinatorService) -> AsyncIterator[Metric]:
 def _of_decisions(service: CoordinatorService) -> Iterator[Metric]:
     text = "Decisions since the start of this process, by outcome and by who decided."
     found = CounterMetricFamily("pulsar_txn_service_decisions", text, labels=["coordinator_id", "outcome", "by"])
-    for name, timeline in service.following.timelines():
+    for name, timeline in service.timelines.by_coordinator():
         for (status, cause), count in sorted(timeline.decisions.items()):
-            found.add_metric([name, outcome_word(status), by(cause)], count)
+            found.add_metric([name, outcome_word(status), cause_word(cause)], count)
     yield found
 
 
 def _of_appends(service: CoordinatorService) -> Iterator[Metric]:
     text = "How long records took until they were durable; a sample of them."
     found = HistogramMetricFamily("pulsar_txn_service_append_seconds", text, labels=["coordinator_id"])
-    for name, timeline in service.following.timelines():
+    for name, timeline in service.timelines.by_coordinator():
         found.add_metric([name], timeline.append_seconds.buckets(), timeline.append_seconds.total)
     yield found
 
 
 def _of_lanes(service: CoordinatorService) -> Iterator[Metric]:
     lanes = GaugeMetricFamily("pulsar_txn_service_lanes", "Lanes that are kept, by state.", labels=["coordinator_id", "state"])
-    given = CounterMetricFamily("pulsar_txn_service_lanes_given", "Lanes in the life of the log.", labels=["coordinator_id"])
+    given = CounterMetricFamily("pulsar_txn_service_lanes_given", "Lanes in the log's incarnation.", labels=["coordinator_id"])
     alive = GaugeMetricFamily("pulsar_txn_service_clients", "Clients with a lease.", labels=["coordinator_id"])
     for tc_id in service.coordinators.here:
         host = service.coordinators.ready(tc_id)
@@ -96,8 +96,8 @@ def _of_claims(service: CoordinatorService) -> Iterator[Metric]:
         held.add_metric([name], claims.is_held)
         lost.add_metric([name], claims.losses)
     text = "Logs that another process goes on with, by clusters: a copy is in use."
-    yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.lives.lost_registers))
-    text = "First commits of lives that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
+    yield from (held, lost, gauge("pulsar_txn_service_registers_lost", text, {}, service.incarnations.lost_registers))
+    text = "First commits of incarnations that a broker shows as hidden, or as not ended: pulsar-txn doctor says which."
     yield counter("pulsar_txn_service_wrong_ends", text, {}, service.first_commits.wrong)
 
 
@@ -111,7 +111,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
     to_repeat = GaugeMetricFamily("pulsar_txn_service_ends_to_repeat", "Ends that will be told once more.", labels=at)
     text = "For how long the first of the ends waits that are not told yet."
     oldest = GaugeMetricFamily("pulsar_txn_service_oldest_end_seconds", text, labels=at)
-    held_back = GaugeMetricFamily("pulsar_txn_service_topics_held_back", "Topics whose last attempt failed.", labels=at)
+    failing_topics = GaugeMetricFamily("pulsar_txn_service_topics_held_back", "Topics whose last attempt failed.", labels=at)
     text = "Attempts to tell participants, by what they gave."
     attempts = CounterMetricFamily("pulsar_txn_service_end_attempts", text, labels=["cluster", "answer"])
     for name in service.clusters.names:
@@ -126,12 +126,12 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
             (waiting, driver.waiting),
             (to_repeat, driver.to_repeat),
             (oldest, driver.oldest_ms / 1000),
-            (held_back, len(driver.held_back())),
+            (failing_topics, len(driver.failing_topics())),
         ):
             family.add_metric([name], value)
         for answer, count in driver.answers.items():
             attempts.add_metric([name, answer.name.lower()], count)
-    yield from (told, repeated, spared, alarms, waiting, to_repeat, oldest, held_back, attempts)
+    yield from (told, repeated, spared, alarms, waiting, to_repeat, oldest, failing_topics, attempts)
 
 
 async def show_metrics(request: web.Request) -> web.StreamResponse:

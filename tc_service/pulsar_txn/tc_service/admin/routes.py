@@ -35,7 +35,7 @@ from pulsar_txn.broker.serving import (
 from pulsar_txn.tc_service.server.service import CoordinatorService
 
 from . import metrics, transactions
-from .instances import OTHERS, Others, led, list_open, of_all, of_query, of_txn, stats
+from .instances import OTHERS, OtherInstances, list_open, merged_over_instances, of_query, of_txn, routed_to_leader, stats
 from .transactions import SERVICE
 
 _VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
@@ -50,7 +50,7 @@ def make_app(service: CoordinatorService) -> web.Application:
     )
     app[SERVICE] = service
     app[TURN] = service.turn
-    others = app[OTHERS] = Others(service.trusted_by_client)
+    others = app[OTHERS] = OtherInstances(service.trusted_by_client)
     app.cleanup_ctx.append(others.run)
     app[COORDINATED] = Coordinated(
         lambda: service.coordinators,
@@ -118,19 +118,19 @@ def _rules(config: BrokerConfig) -> Rules:
 
 
 _OF_INSTANCES: Final[dict[Handler, Handler]] = {
-    abort_transaction: led(abort_transaction, of_txn),
-    commit_transaction: led(commit_transaction, of_txn),
-    resume_transaction: led(resume_transaction, of_txn),
-    describe_id: of_all(describe_id),
-    list_ids: of_all(list_ids),
-    transaction_metadata: led(transaction_metadata, of_txn),
-    transactions.timeline: led(transactions.timeline, of_txn),
-    transactions.clients: of_all(transactions.clients),
-    transactions.ended: of_all(transactions.ended),
-    slow_transactions: led(list_open, of_query),
-    coordinator_stats: led(stats, of_query),
+    abort_transaction: routed_to_leader(abort_transaction, of_txn),
+    commit_transaction: routed_to_leader(commit_transaction, of_txn),
+    resume_transaction: routed_to_leader(resume_transaction, of_txn),
+    describe_id: merged_over_instances(describe_id),
+    list_ids: merged_over_instances(list_ids),
+    transaction_metadata: routed_to_leader(transaction_metadata, of_txn),
+    transactions.timeline: routed_to_leader(transactions.timeline, of_txn),
+    transactions.clients: merged_over_instances(transactions.clients),
+    transactions.ended: merged_over_instances(transactions.ended),
+    slow_transactions: routed_to_leader(list_open, of_query),
+    coordinator_stats: routed_to_leader(stats, of_query),
 }
-"""What other instances know as well, or alone."""
+"""Requests that other instances can answer as well, or alone."""
 
 
 _ROUTES: Routes = [

@@ -14,7 +14,7 @@ from aiohttp import web
 from pulsar_txn.broker.serving import COORDINATED, Routes, limit, shown_beside, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.tc_service.server.timelines import Told, owner_of, place, shown
+from pulsar_txn.tc_service.server.timelines import Told, as_json, owner_of, participant_json
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
@@ -50,21 +50,21 @@ def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, 
     told = _told(service, info.txn_id)
     for each in info.participants:
         cluster, participant = decode(each)
-        answer: dict[str, Any] = place((cluster, participant))
+        answer: dict[str, Any] = participant_json((cluster, participant))
         if info.status not in (TxnStatus.OPEN, TxnStatus.PREPARED, TxnStatus.HELD):
             answer |= _end_at(service, info.txn_id, cluster, participant, told.get((cluster, participant)))
         yield answer
 
 
 def _told(service: CoordinatorService, txn_id: TxnId) -> dict[tuple[str, Participant], Told]:
-    story = service.following.story(txn_id) or ()
-    return {(event.cluster, event.participant): event for event in story if isinstance(event, Told)}
+    history = service.timelines.history(txn_id) or ()
+    return {(event.cluster, event.participant): event for event in history if isinstance(event, Told)}
 
 
 def _end_at(
     service: CoordinatorService, txn_id: TxnId, cluster: str, participant: Participant, told: Told | None
 ) -> dict[str, Any]:
-    """Return whether one participant holds the outcome, and why it does not."""
+    """State of the end at one participant, with the last attempt where it is not told yet."""
     if told is not None:
         return {"state": "told", "toldAt": told.at_ms, "attempts": told.attempts}
     driver = service.clusters.driver(cluster)
@@ -85,14 +85,14 @@ def _end_at(
 async def timeline(request: web.Request) -> web.Response:
     """GET: what happened to a transaction, of one that is open or that ended not long ago."""
     txn_id, service = txn_id_of(request), request.app[SERVICE]
-    story = service.following.story(txn_id)
-    if story is None or not request.app[COORDINATED].may_see(request, owner_of(story)):
+    history = service.timelines.history(txn_id)
+    if history is None or not request.app[COORDINATED].may_see(request, owner_of(history)):
         raise Refusal(
             ServerError.TransactionNotFound,
             f"nothing is known of the transaction ({txn_id.most},{txn_id.least}): it never was here, or is not among the ended "
             "ones that are remembered (transactionTimelineCount)",
         )
-    found = shown(story)
+    found = as_json(history)
     await _mark_missing(service, [event for event in found["events"] if event["event"] == "told"])
     return web.json_response(found)
 
@@ -129,7 +129,7 @@ async def ends(request: web.Request) -> web.Response:
                 "toRepeat": driver.to_repeat,
                 "repeated": driver.repeated,
                 "alarms": driver.alarms,
-                "heldBack": driver.held_back(),
+                "heldBack": driver.failing_topics(),
                 "answers": {answer.name: count for answer, count in driver.answers.items()},
             }
     return web.json_response(found)
@@ -137,7 +137,7 @@ async def ends(request: web.Request) -> web.Response:
 
 async def ended(request: web.Request) -> web.Response:
     """GET: transactions that ended last, of those that are remembered: their outcomes and participants. The newest first."""
-    found = [end for _, timeline in request.app[SERVICE].following.timelines() for end in timeline.ends()]
+    found = [end for _, timeline in request.app[SERVICE].timelines.by_coordinator() for end in timeline.ends()]
     newest = sorted(found, key=lambda end: -end.at_ms)[: limit(request) or _MOST_ENDED]
     return web.json_response(
         [
@@ -145,7 +145,7 @@ async def ended(request: web.Request) -> web.Response:
                 "txnId": f"({end.txn_id.most},{end.txn_id.least})",
                 "outcome": "commit" if end.is_commit else "abort",
                 "endedAt": end.at_ms,
-                "participants": [place(decode(Participant(*each))) for each in end.participants],
+                "participants": [participant_json(decode(Participant(*each))) for each in end.participants],
             }
             for end in newest
         ]

@@ -113,7 +113,7 @@ RULES: Final[Mapping[Answer, Rule]] = MappingProxyType(
 )
 
 
-_OF_CODE: Final[Mapping[ServerError, Answer]] = MappingProxyType(
+_ANSWER_OF_CODE: Final[Mapping[ServerError, Answer]] = MappingProxyType(
     {
         ServerError.UnknownError: Answer.BROKER_FAILED,
         ServerError.MetadataError: Answer.BEING_MOVED,
@@ -131,19 +131,19 @@ _OF_CODE: Final[Mapping[ServerError, Answer]] = MappingProxyType(
 )
 
 
-_OF_LOOKUP: Final = frozenset({Answer.BROKER_FAILED, Answer.BEING_MOVED, Answer.NOT_READY, Answer.GONE})
+_FAILED_LOOKUPS: Final = frozenset({Answer.BROKER_FAILED, Answer.BEING_MOVED, Answer.NOT_READY, Answer.GONE})
 
 
 def answer_of(code: ServerError | None, *, at_lookup: bool = False) -> Answer:
-    """Return what an error code in an answer means; None for an answer without an error."""
+    """Translate the error code of a broker's answer; None is an answer without an error."""
     if code is None:
         return Answer.OK
-    answer = _OF_CODE.get(code, Answer.OTHER)
-    return Answer.LOOKUP_FAILED if at_lookup and answer in _OF_LOOKUP else answer
+    answer = _ANSWER_OF_CODE.get(code, Answer.OTHER)
+    return Answer.LOOKUP_FAILED if at_lookup and answer in _FAILED_LOOKUPS else answer
 
 
 def pause_ms(answer: Answer, failures: int) -> int:
-    """Return how long to wait after the `failures`-th attempt in a row that failed, the last of them with `answer`."""
+    """Pause (milliseconds) after the `failures`-th attempt in a row that failed, the last of them with `answer`."""
     rule = RULES[answer]
     return min(rule.first_pause_ms << min(max(failures - 1, 0), 8), rule.longest_pause_ms)
 
@@ -158,7 +158,7 @@ def raises_alarm(answer: Answer, failures: int) -> bool:
 
 
 @value
-class Outcome:
+class AttemptResult:
     """Result of one attempt. `detail`: the broker's own words."""
 
     answer: Answer
@@ -168,27 +168,30 @@ class Outcome:
 _ROLE_REFUSED: Final = frozenset({Answer.NOT_SUPERUSER, Answer.UNAUTHORIZED})
 
 
-TAKEN: Final = Outcome(Answer.OK)
+TAKEN_BY_OWNER: Final = AttemptResult(Answer.OK)
 """The broker that took the last end on the topic has taken this one."""
 
 
-_TAKEN_BY_ANOTHER: Final = Outcome(Answer.OK, "after a lookup")
+_TAKEN_AFTER_LOOKUP: Final = AttemptResult(Answer.OK, "after a lookup")
 
 
 class _Attempt:
     """One that is under way; its request's `Waiter`. `refusal`: of the broker that was told without a lookup."""
 
-    __slots__ = ("_told", "connection", "effect", "looked_up", "over", "refusal")
+    __slots__ = ("_told", "connection", "effect", "looked_up", "on_result", "refusal")
 
     def __init__(
-        self, told: Callable[[_Attempt, Outcome], None], effect: TellParticipant, over: Callable[[Outcome], None]
+        self,
+        told: Callable[[_Attempt, AttemptResult], None],
+        effect: TellParticipant,
+        on_result: Callable[[AttemptResult], None],
     ) -> None:
         self._told = told
         self.effect = effect
-        self.over = over
+        self.on_result = on_result
         self.connection: Connection
         self.looked_up = False
-        self.refusal: Outcome | None = None
+        self.refusal: AttemptResult | None = None
 
     def done(self) -> bool:
         """See `Waiter`: it waits until it is told."""
@@ -196,7 +199,7 @@ class _Attempt:
 
     def set_result(self, _body: Any, /) -> None:
         """The broker has taken the end."""
-        self._told(self, _TAKEN_BY_ANOTHER if self.looked_up else TAKEN)
+        self._told(self, _TAKEN_AFTER_LOOKUP if self.looked_up else TAKEN_BY_OWNER)
 
     def set_exception(self, error: PulsarError, /) -> None:
         """Tell that it has not, or that nobody knows."""
@@ -206,10 +209,10 @@ class _Attempt:
 class _Slots:
     """The ends under way to one broker, and those that wait for them."""
 
-    __slots__ = ("flying", "waiting")
+    __slots__ = ("in_flight", "waiting")
 
     def __init__(self) -> None:
-        self.flying = 0
+        self.in_flight = 0
         self.waiting: deque[_Attempt] = deque()
 
 
@@ -228,15 +231,15 @@ class BrokerAttempts:
         """Where the last end on a topic was taken."""
         self._lookups: set[asyncio.Task[None]] = set()
 
-    async def attempt(self, effect: TellParticipant) -> Outcome:
+    async def attempt(self, effect: TellParticipant) -> AttemptResult:
         """One attempt; never raises, except when cancelled."""
-        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.begin(effect, lambda outcome: None if over.done() else over.set_result(outcome))
-        return await over
+        on_result: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
+        self.begin(effect, lambda result: None if on_result.done() else on_result.set_result(result))
+        return await on_result
 
-    def begin(self, effect: TellParticipant, over: Callable[[Outcome], None]) -> None:
-        """One attempt; `over` is called once, in a later turn of the loop, with what came of it. Never raises."""
-        attempt = _Attempt(self._told, effect, over)
+    def begin(self, effect: TellParticipant, on_result: Callable[[AttemptResult], None]) -> None:
+        """Begin one attempt; `on_result` is called once, in a later turn of the loop, with what came of it. Never raises."""
+        attempt = _Attempt(self._told, effect, on_result)
         known = self._owners.get(effect.participant.topic)
         if known is None or known.closed:
             self._look_up(attempt)
@@ -258,7 +261,7 @@ class BrokerAttempts:
     async def _go_to_owner(self, attempt: _Attempt) -> None:
         refusal, refused_by = attempt.refusal, attempt.connection if attempt.refusal is not None else None
         owner = await self._owner(attempt.effect.participant.topic)
-        if isinstance(owner, Outcome):
+        if isinstance(owner, AttemptResult):
             self._end(attempt, owner)
         elif refusal is not None and owner is refused_by:  # the topic is being moved, and wants its pause
             self._end(attempt, refusal)
@@ -266,49 +269,49 @@ class BrokerAttempts:
             attempt.looked_up = True
             self._tell(owner, attempt)
 
-    async def _owner(self, topic: str) -> Connection | Outcome:
+    async def _owner(self, topic: str) -> Connection | AttemptResult:
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._brokers.owner(topic)
         except LookupFailed as error:
             return _failed(error.__cause__, at_lookup=True)
         except TimeoutError:
-            return Outcome(Answer.NO_CONNECTION, f"the owner was not found within {self._seconds:g} s")
+            return AttemptResult(Answer.NO_CONNECTION, f"the owner was not found within {self._seconds:g} s")
 
     def _tell(self, connection: Connection, attempt: _Attempt) -> None:
         attempt.connection = connection
         slots = self._slots.get(connection.endpoint)
         if slots is None:
             slots = self._slots[connection.endpoint] = _Slots()
-        if slots.flying < self._per_broker:
-            slots.flying += 1
+        if slots.in_flight < self._per_broker:
+            slots.in_flight += 1
             self._brokers.end(attempt, connection, attempt.effect, self._seconds)
         else:
             slots.waiting.append(attempt)
 
-    def _told(self, attempt: _Attempt, outcome: Outcome) -> None:
+    def _told(self, attempt: _Attempt, result: AttemptResult) -> None:
         """The broker has answered, or will not."""
         slots = self._slots[attempt.connection.endpoint]
-        slots.flying -= 1
+        slots.in_flight -= 1
         if slots.waiting:
             asyncio.get_running_loop().call_soon(self._tell_next, slots)
-        topic, taken = attempt.effect.participant.topic, outcome.answer is Answer.OK
+        topic, taken = attempt.effect.participant.topic, result.answer is Answer.OK
         if not taken or self._owners.get(topic) is not attempt.connection:
-            self._note(topic, attempt.connection, taken=taken)
+            self._remember_owner(topic, attempt.connection, taken=taken)
         if taken:
-            attempt.over(outcome)
-        elif attempt.looked_up or outcome.answer is not Answer.NOT_READY:
-            self._end(attempt, outcome)
+            attempt.on_result(result)
+        elif attempt.looked_up or result.answer is not Answer.NOT_READY:
+            self._end(attempt, result)
         else:
-            attempt.refusal = outcome
+            attempt.refusal = result
             self._look_up(attempt)
 
     def _tell_next(self, slots: _Slots) -> None:
-        while slots.waiting and slots.flying < self._per_broker:
+        while slots.waiting and slots.in_flight < self._per_broker:
             attempt = slots.waiting.popleft()
             self._tell(attempt.connection, attempt)
 
-    def _note(self, topic: str, connection: Connection, *, taken: bool) -> None:
+    def _remember_owner(self, topic: str, connection: Connection, *, taken: bool) -> None:
         """Remember who took an end, and forget whoever did not."""
         if not taken:
             self._owners.pop(topic, None)
@@ -317,20 +320,20 @@ class BrokerAttempts:
             if len(self._owners) > _MOST_OWNERS:
                 del self._owners[next(iter(self._owners))]
 
-    def _end(self, attempt: _Attempt, outcome: Outcome) -> None:
-        if outcome.answer in _ROLE_REFUSED:
+    def _end(self, attempt: _Attempt, result: AttemptResult) -> None:
+        if result.answer in _ROLE_REFUSED:
             self._brokers.show_credentials_again()
-        attempt.over(outcome)
+        attempt.on_result(result)
 
 
-def _failed(error: BaseException | None, *, at_lookup: bool = False) -> Outcome:
+def _failed(error: BaseException | None, *, at_lookup: bool = False) -> AttemptResult:
     detail = str(error)
     match error:
         case PulsarError(code=code) if code is not None:
-            return Outcome(answer_of(code, at_lookup=at_lookup), detail)
+            return AttemptResult(answer_of(code, at_lookup=at_lookup), detail)
         case ConnectionLost():
-            return Outcome(Answer.NO_CONNECTION if at_lookup else Answer.BROKEN, detail)
+            return AttemptResult(Answer.NO_CONNECTION if at_lookup else Answer.BROKEN, detail)
         case OperationTimeout():
-            return Outcome(Answer.NO_CONNECTION if at_lookup else Answer.SILENT, detail)
+            return AttemptResult(Answer.NO_CONNECTION if at_lookup else Answer.SILENT, detail)
         case _:
-            return Outcome(Answer.LOOKUP_FAILED if at_lookup else Answer.OTHER, detail)
+            return AttemptResult(Answer.LOOKUP_FAILED if at_lookup else Answer.OTHER, detail)

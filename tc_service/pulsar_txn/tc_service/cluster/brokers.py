@@ -85,7 +85,7 @@ class Brokers:
         return await connection.request(command, next(self._request_ids), **fields)
 
     async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 for one that is not partitioned. Raises PulsarError; TopicNotFound."""
+        """Number of partitions of a topic; 0 for one that is not partitioned. Raises PulsarError; TopicNotFound."""
         answer = await self.request("partitionMetadata", topic=topic, metadata_auto_creation_enabled=False)
         return int(answer.partitions)
 

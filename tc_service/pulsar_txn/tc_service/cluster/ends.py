@@ -1,8 +1,8 @@
 """The driver of ends: tells the participants in one cluster the outcome of transactions, until each of them holds it.
 
-A `Line` says which end of a topic may be tried now, and `Repeats` which one is told once more; both are without IO. `attempts`
-makes one attempt and says what its answer means. The driver runs them on an event loop. It never gives up and never changes an
-outcome. What does not go on is logged as an error and counted.
+A `TopicQueue` says which end of a topic may be tried now, and `Repeats` which one is told once more; both are without IO.
+`attempts` makes one attempt and says what its answer means. The driver runs them on an event loop. It never gives up and never
+changes an outcome. An end that cannot be told for long is logged as an error and counted.
 
 While a topic takes ends, several are under way to it side by side. After a failure one of them alone is tried, after a pause;
 the others wait for what comes of it. So a topic or broker that does not answer costs one attempt at a time, however many ends
@@ -34,7 +34,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.values import value
 
-from .attempts import RULES, TAKEN, Answer, BrokerAttempts, Outcome, pause_ms, raises_alarm
+from .attempts import RULES, TAKEN_BY_OWNER, Answer, AttemptResult, BrokerAttempts, pause_ms, raises_alarm
 
 logger = logging.getLogger("pulsar_txn.tc_service.ends")
 
@@ -51,21 +51,21 @@ _LEAST_PAUSE_MS: Final = 20
 """Between two looks at what is to be repeated: under load something is due in each millisecond."""
 
 
-class Line(Generic[T]):
+class TopicQueue(Generic[T]):
     """The ends of one topic. `waiting`: those that are not under way. `failures`: attempts in a row that failed."""
 
-    __slots__ = ("_flying", "_rests_until_ms", "_width", "failures", "waiting")
+    __slots__ = ("_in_flight", "_next_try_ms", "_width", "failures", "waiting")
 
     def __init__(self, width: int) -> None:
         self._width = width
         self.waiting: deque[T] = deque()
-        self._flying = 0
-        self._rests_until_ms = 0
+        self._in_flight = 0
+        self._next_try_ms = 0
         self.failures = 0
 
     def __len__(self) -> int:
         """Ends that wait or are under way."""
-        return len(self.waiting) + self._flying
+        return len(self.waiting) + self._in_flight
 
     def add(self, end: T) -> None:
         """Another one, tried after those before it."""
@@ -73,42 +73,42 @@ class Line(Generic[T]):
 
     def start(self, end: T) -> bool:
         """As `add`, but whether it may be tried at once: then it is under way."""
-        if self.waiting or self.failures or self._flying >= self._width:
+        if self.waiting or self.failures or self._in_flight >= self._width:
             self.waiting.append(end)
             return False
-        self._flying += 1
+        self._in_flight += 1
         return True
 
     def take(self, now_ms: int) -> list[T]:
         """Those to try now; each is reported to `answered`."""
         width = 1 if self.failures else self._width
-        if not self.waiting or now_ms < self._rests_until_ms:
+        if not self.waiting or now_ms < self._next_try_ms:
             return []
-        count = min(len(self.waiting), width - self._flying)
+        count = min(len(self.waiting), width - self._in_flight)
         found = [self.waiting.popleft() for _ in range(count)]
-        self._flying += len(found)
+        self._in_flight += len(found)
         return found
 
     @property
-    def rests_until_ms(self) -> int | None:
-        """Return when `take` is worth a call, if nothing is under way and something waits; None otherwise."""
-        return self._rests_until_ms if self.waiting and not self._flying else None
+    def next_try_ms(self) -> int | None:
+        """Time of the next attempt, if nothing is under way and something waits; None otherwise."""
+        return self._next_try_ms if self.waiting and not self._in_flight else None
 
     def answered(self, end: T, answer: Answer, now_ms: int) -> bool:
         """Note what came of an attempt; True if an alarm is due. An end that failed is the next one to be tried."""
-        self._flying -= 1
+        self._in_flight -= 1
         if answer is Answer.OK:
-            self.failures = self._rests_until_ms = 0
+            self.failures = self._next_try_ms = 0
             return False
         if RULES[answer].done:
             self.failures = 0
-            self._rests_until_ms = 0
+            self._next_try_ms = 0
             return raises_alarm(answer, 1)
         self.waiting.appendleft(end)
-        if now_ms < self._rests_until_ms:  # begun beside one that has failed: the same failure
+        if now_ms < self._next_try_ms:  # begun beside one that has failed: the same failure
             return False
         self.failures += 1
-        self._rests_until_ms = now_ms + pause_ms(answer, self.failures)
+        self._next_try_ms = now_ms + pause_ms(answer, self.failures)
         return raises_alarm(answer, self.failures)
 
 
@@ -118,29 +118,29 @@ class Repeats:
     `spared`: ends that were not repeated, because nothing can have come late.
     """
 
-    __slots__ = ("_delay_ms", "_ends", "_most", "_none_before_ms", "_troubled_ms", "spared")
+    __slots__ = ("_delay_ms", "_ends", "_last_failure_ms", "_most", "_none_before_ms", "spared")
 
     def __init__(self, delay_ms: int, most: int = 200_000) -> None:
         self._delay_ms = delay_ms
         self._most = most
         self._ends: deque[tuple[int, TellParticipant, bool]] = deque()
-        self._troubled_ms: dict[str, int] = {}
-        """When a topic was not quiet last, the newest at the end."""
+        self._last_failure_ms: dict[str, int] = {}
+        """Time of the last failure or lookup of each topic, the newest at the end."""
         self._none_before_ms = -1
-        """Up to here any topic may have been troubled."""
+        """Up to here any topic may have failed: its last failure is forgotten."""
         self.spared = 0
 
     def __len__(self) -> int:
         """Ends that are to be told once more."""
         return len(self._ends)
 
-    def troubled(self, topic: str, now_ms: int) -> None:
+    def note_failure(self, topic: str, now_ms: int) -> None:
         """An attempt has failed there, or its owner was looked up."""
-        self._troubled_ms.pop(topic, None)
-        self._troubled_ms[topic] = now_ms
-        if len(self._troubled_ms) > _MOST_TOPICS:
-            oldest = next(iter(self._troubled_ms))
-            self._none_before_ms = self._troubled_ms.pop(oldest)
+        self._last_failure_ms.pop(topic, None)
+        self._last_failure_ms[topic] = now_ms
+        if len(self._last_failure_ms) > _MOST_TOPICS:
+            oldest = next(iter(self._last_failure_ms))
+            self._none_before_ms = self._last_failure_ms.pop(oldest)
 
     def add(self, effect: TellParticipant, now_ms: int, *, all_answered: bool = False) -> None:
         """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements.
@@ -173,11 +173,11 @@ class Repeats:
         return found
 
     def _was_quiet(self, topic: str, since_ms: int) -> bool:
-        return max(self._troubled_ms.get(topic, -1), self._none_before_ms) < since_ms
+        return max(self._last_failure_ms.get(topic, -1), self._none_before_ms) < since_ms
 
     @property
     def next_ms(self) -> int | None:
-        """Return when `due` is worth a call; None when nothing waits."""
+        """Time at which the first end is due; None when nothing waits."""
         return self._ends[0][0] if self._ends else None
 
 
@@ -191,7 +191,7 @@ class _End:
         self.told = told
         self.since_ms = now_ms
         self.attempts = 0
-        self.last: Outcome | None = None
+        self.last: AttemptResult | None = None
 
 
 @value
@@ -204,7 +204,7 @@ class WaitingEnd:
     detail: str = ""
 
 
-def _nobody(_effect: TellParticipant, _attempts: int) -> None:
+def _watch_nothing(_effect: TellParticipant, _attempts: int) -> None:
     """Do nothing: nobody watches."""
 
 
@@ -233,14 +233,14 @@ class EndDriver:
         self.repeated = 0
         """Ends that were told once more."""
         self.answers: Counter[Answer] = Counter()
-        """What attempts gave."""
-        self.watch: Callable[[TellParticipant, int], None] = _nobody
+        """Attempts by their answer."""
+        self.watch: Callable[[TellParticipant, int], None] = _watch_nothing
         """Called with each end that is told, and how many attempts that took."""
         self._cluster = cluster
         self._attempts = attempts
         self._runtime = runtime
         self._width = width
-        self._lines: dict[str, Line[_End]] = {}
+        self._queues: dict[str, TopicQueue[_End]] = {}
         self._untold: dict[tuple[TxnId, str, str | None], _End] = {}
         """By transaction, topic and subscription."""
         self._timers: dict[str, asyncio.Handle] = {}
@@ -252,7 +252,7 @@ class EndDriver:
     @property
     def waiting(self) -> int:
         """Ends that are not told yet, or not once more."""
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     @property
     def spared(self) -> int:
@@ -264,9 +264,9 @@ class EndDriver:
         """Ends that are told, and will be told once more."""
         return 0 if self._repeats is None else len(self._repeats)
 
-    def held_back(self) -> dict[str, int]:
+    def failing_topics(self) -> dict[str, int]:
         """Topics whose last attempt failed, with the number of failures in a row."""
-        return {topic: line.failures for topic, line in self._lines.items() if line.failures}
+        return {topic: queue.failures for topic, queue in self._queues.items() if queue.failures}
 
     @property
     def oldest_ms(self) -> int:
@@ -274,7 +274,7 @@ class EndDriver:
         return next((self._now_ms() - end.since_ms for end in self._untold.values()), 0)
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """Return why a participant does not hold its outcome yet; None when it does, or nothing was decided."""
+        """The last attempt at a participant that does not hold its outcome yet; None when it does, or nothing was decided."""
         end = self._untold.get((txn_id, participant.topic, participant.subscription))
         if end is None:
             return None
@@ -302,17 +302,17 @@ class EndDriver:
         now_ms, participant = self._now_ms(), effect.participant
         end = _End(effect, told, now_ms)
         self._untold[effect.txn_id, participant.topic, participant.subscription] = end
-        self._add(end, now_ms)
+        self._enqueue(end, now_ms)
 
-    def _add(self, end: _End, now_ms: int) -> None:
+    def _enqueue(self, end: _End, now_ms: int) -> None:
         topic = end.effect.participant.topic
-        line = self._lines.get(topic)
-        if line is None:
-            line = self._lines[topic] = Line(self._width)
-        if line.start(end):
-            self._try(line, end)
+        queue = self._queues.get(topic)
+        if queue is None:
+            queue = self._queues[topic] = TopicQueue(self._width)
+        if queue.start(end):
+            self._try(queue, end)
         else:
-            self._go_on(topic, line, now_ms)
+            self._try_waiting(topic, queue, now_ms)
 
     async def close(self) -> None:
         """Try nothing more. What is not told is told after the next start: it is in the coordinator's log."""
@@ -327,43 +327,43 @@ class EndDriver:
     def _now_ms(self) -> int:
         return int(self._runtime.monotonic() * 1000)
 
-    def _go_on(self, topic: str, line: Line[_End], now_ms: int) -> None:
-        for end in line.take(now_ms):
-            self._try(line, end)
-        rests_until_ms = line.rests_until_ms
-        if rests_until_ms is not None and topic not in self._timers:
-            seconds = max(rests_until_ms - now_ms, 1) / 1000
-            self._timers[topic] = self._runtime.call_later(seconds, self._rested, topic)
+    def _try_waiting(self, topic: str, queue: TopicQueue[_End], now_ms: int) -> None:
+        for end in queue.take(now_ms):
+            self._try(queue, end)
+        next_try_ms = queue.next_try_ms
+        if next_try_ms is not None and topic not in self._timers:
+            seconds = max(next_try_ms - now_ms, 1) / 1000
+            self._timers[topic] = self._runtime.call_later(seconds, self._pause_over, topic)
 
-    def _rested(self, topic: str) -> None:
+    def _pause_over(self, topic: str) -> None:
         del self._timers[topic]
-        line = self._lines.get(topic)
-        if line is not None:
-            self._go_on(topic, line, self._now_ms())
+        queue = self._queues.get(topic)
+        if queue is not None:
+            self._try_waiting(topic, queue, self._now_ms())
 
-    def _try(self, line: Line[_End], end: _End) -> None:
+    def _try(self, queue: TopicQueue[_End], end: _End) -> None:
         end.attempts += 1
-        self._attempts.begin(end.effect, partial(self._answered, line, end))
+        self._attempts.begin(end.effect, partial(self._answered, queue, end))
 
-    def _answered(self, line: Line[_End], end: _End, outcome: Outcome) -> None:
+    def _answered(self, queue: TopicQueue[_End], end: _End, result: AttemptResult) -> None:
         if self._closed:
             return
-        end.last, answer, now_ms = outcome, outcome.answer, self._now_ms()
+        end.last, answer, now_ms = result, result.answer, self._now_ms()
         topic = end.effect.participant.topic
-        if outcome is not TAKEN and self._repeats is not None:
-            self._repeats.troubled(topic, now_ms)
+        if result is not TAKEN_BY_OWNER and self._repeats is not None:
+            self._repeats.note_failure(topic, now_ms)
         self.answers[answer] += 1
-        alarm = line.answered(end, answer, now_ms)
+        alarm = queue.answered(end, answer, now_ms)
         if answer is Answer.OK or RULES[answer].done:
-            if not line:
-                del self._lines[topic]
+            if not queue:
+                del self._queues[topic]
             self._done(end, now_ms)
         else:
             self.failed_attempts += 1
         if answer is not Answer.OK:
-            self._report(end.effect, line, outcome, alarm=alarm)
-        if line.waiting:
-            self._go_on(topic, line, now_ms)
+            self._report(end.effect, queue, result, alarm=alarm)
+        if queue.waiting:
+            self._try_waiting(topic, queue, now_ms)
 
     def _done(self, end: _End, now_ms: int) -> None:
         if end.told is None:
@@ -392,23 +392,23 @@ class EndDriver:
         self._repeating = None
         now_ms = self._now_ms()
         for effect in repeats.due(now_ms):
-            self._add(_End(effect, None, now_ms), now_ms)
+            self._enqueue(_End(effect, None, now_ms), now_ms)
         self._repeat_later(repeats)
 
-    def _report(self, effect: TellParticipant, line: Line[_End], outcome: Outcome, *, alarm: bool) -> None:
+    def _report(self, effect: TellParticipant, queue: TopicQueue[_End], result: AttemptResult, *, alarm: bool) -> None:
         what = f"{effect.action.name} of {effect.txn_id} at {_name(effect)} in the cluster {self._cluster}"
         if not alarm:
-            logger.debug("%s: %s: %s", what, outcome.answer.value, outcome.detail)
+            logger.debug("%s: %s: %s", what, result.answer.value, result.detail)
             return
         self.alarms += 1
         logger.error(
             "%s: %s (%s); %s. Failed attempts in a row: %d. Ends that wait there and are tried again: %d",
             what,
-            outcome.answer.value,
-            outcome.detail,
-            RULES[outcome.answer].remedy,
-            line.failures,
-            len(line),
+            result.answer.value,
+            result.detail,
+            RULES[result.answer].remedy,
+            queue.failures,
+            len(queue),
         )
 
 

@@ -20,7 +20,7 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import SYSTEM_NAMES, InvalidName, TopicName, check_subscription, is_transaction_internal
 
 from .admin import AdminApi, AdminRefused, AdminUnreachable, topic_path
-from .attempts import RULES, Answer, BrokerAttempts, Outcome
+from .attempts import RULES, Answer, AttemptResult, BrokerAttempts
 from .brokers import Brokers
 
 _SEPARATOR: Final = "|"
@@ -63,7 +63,7 @@ def _decoded(named: str, subscription: str | None) -> tuple[str, Participant]:
     return cluster, Participant(topic, subscription)
 
 
-def check_cluster_name(cluster: str) -> None:
+def validate_cluster_name(cluster: str) -> None:
     """ParticipantRefused for what cannot be the name of a cluster."""
     if _CLUSTER.fullmatch(cluster) is None:
         text = f"the cluster name {cluster[:80]!r} is not allowed; use 1 to 128 letters, digits and any of -_."
@@ -74,7 +74,7 @@ def check_cluster_name(cluster: str) -> None:
 def normalise(topic: str, subscription: str | None = None) -> Participant:
     """The participant with the full name of its topic. ParticipantRefused for what no broker can end a transaction on.
 
-    This looks at the names alone; `check_participant` asks the cluster about them.
+    This looks at the names alone; `verify_participant` asks the cluster about them.
     """
     if topic.startswith(_SCALABLE):
         raise ParticipantRefused(
@@ -110,26 +110,26 @@ class ClusterRefused(Exception):  # noqa: N818 - named by what happened
         self.passes = passes
 
 
-async def check_cluster(brokers: Brokers, attempts: BrokerAttempts) -> None:
+async def verify_cluster(brokers: Brokers, attempts: BrokerAttempts) -> None:
     """ClusterRefused unless the cluster is reachable, has transactions on, and lets our role end them."""
-    outcome = await attempts.attempt(_PROBE)
-    if outcome.answer is Answer.OK:
-        outcome = await _transactions(brokers)
-    if outcome.answer is not Answer.OK:
-        rule = RULES[outcome.answer]
-        text = f"the cluster {brokers.name} cannot take part: {outcome.answer.value} ({outcome.detail}); {rule.remedy}"
+    result = await attempts.attempt(_PROBE)
+    if result.answer is Answer.OK:
+        result = await _transactions(brokers)
+    if result.answer is not Answer.OK:
+        rule = RULES[result.answer]
+        text = f"the cluster {brokers.name} cannot take part: {result.answer.value} ({result.detail}); {rule.remedy}"
         raise ClusterRefused(text, passes=rule.alarm_after != 1)
 
 
-async def _transactions(brokers: Brokers) -> Outcome:
+async def _transactions(brokers: Brokers) -> AttemptResult:
     try:
         on = await brokers.has_transactions()
     except PulsarError as error:
-        return Outcome(Answer.NO_CONNECTION, str(error))
-    return Outcome(Answer.OK) if on else Outcome(Answer.NOT_ALLOWED, "its brokers have transactions off")
+        return AttemptResult(Answer.NO_CONNECTION, str(error))
+    return AttemptResult(Answer.OK) if on else AttemptResult(Answer.NOT_ALLOWED, "its brokers have transactions off")
 
 
-async def check_participant(brokers: Brokers, participant: Participant, admin: AdminApi | None = None) -> None:
+async def verify_participant(brokers: Brokers, participant: Participant, admin: AdminApi | None = None) -> None:
     """ParticipantRefused for a topic that does not exist, or is the base name of a partitioned one. Raises PulsarError.
 
     The participant is one that `normalise` gave. Brokers do not say over the binary protocol whether a subscription exists,
@@ -144,11 +144,11 @@ async def check_participant(brokers: Brokers, participant: Participant, admin: A
     if count is None or (count and name.partition >= count):
         raise ParticipantRefused(f"there is no topic {name} in the cluster {brokers.name}; create it first, or mend its name")
     if participant.subscription is not None and admin is not None:
-        await _check_subscription(brokers.name, participant, admin)
+        await _verify_subscription(brokers.name, participant, admin)
 
 
 async def is_missing(brokers: Brokers, topic: str) -> bool:
-    """True if there is no such topic at this moment, which brokers answer "ok" to ends of. Raises as `check_participant`."""
+    """True if there is no such topic at this moment, which brokers answer "ok" to ends of. Raises as `verify_participant`."""
     name = TopicName.parse(topic)
     count = await _count_of(brokers, name)
     return count is None or bool(count and name.partition >= count)
@@ -172,7 +172,7 @@ async def _partitions(brokers: Brokers, name: TopicName) -> int | None:
         raise
 
 
-async def _check_subscription(cluster: str, participant: Participant, admin: AdminApi) -> None:
+async def _verify_subscription(cluster: str, participant: Participant, admin: AdminApi) -> None:
     try:
         found = await admin.get(f"/admin/v2/persistent/{topic_path(participant.topic)}/subscriptions")
     except AdminRefused as error:

@@ -27,16 +27,16 @@ from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers, LookupFailed
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 
+from .cluster_reading import FORBIDDEN, ClusterReader, Examination, Scope, compare_with_coordinator
 from .curing import Curing, NotCured
 from .findings import Cure, Finding
-from .looking import FORBIDDEN, Looking, Reading, Scope, compared
 
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def lines(finding: Finding, now_ms: int) -> list[str]:
-    """Return what is wrong, since when and what it blocks; then what to do."""
-    head = finding.what if finding.topic is None else f"{_place(finding)}: {finding.what}"
+    """Lines of a finding for people: the fault, its age and what it blocks, and the remedy."""
+    head = finding.what if finding.topic is None else f"{_location(finding)}: {finding.what}"
     facts = []
     if finding.since_ms > 1:
         facts.append(f"since {_time(finding.since_ms)} ({_age(now_ms - finding.since_ms)})")
@@ -62,17 +62,17 @@ def as_dict(finding: Finding) -> dict[str, Any]:
 
 
 def question(finding: Finding) -> str:
-    """Return what is asked before a cure."""
+    """Question to the operator before a cure."""
     what = finding.cure.value
     if finding.cure is Cure.ABORT:
         what += ", and lose its messages"
     elif finding.cure is Cure.SEARCH:
         what += ", so that their messages are delivered again"
     subject = "it" if finding.txn_id is None else f"the transaction {finding.txn_id}"
-    return f"{_place(finding)}: cure {subject}? It means: {what}"
+    return f"{_location(finding)}: cure {subject}? It means: {what}"
 
 
-def _place(finding: Finding) -> str:
+def _location(finding: Finding) -> str:
     return f"{finding.topic}" if finding.subscription is None else f"{finding.topic}, subscription {finding.subscription}"
 
 
@@ -89,8 +89,8 @@ def _age(age_ms: int) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Orders:
-    """Orders that the command was given."""
+class DoctorOptions:
+    """Options of the command."""
 
     cluster: str
     admin_url: str
@@ -150,14 +150,14 @@ def doctor(
     if (flags["yes"] or flags["abort_unknown"]) and not flags["cure"]:
         raise Ending(USAGE, "--yes and --abort-unknown answer the questions of --cure; add --cure")
     settings = _settings(auth_token_file, tls_trust_certs_file, tls_certificate_file, tls_key_file)
-    orders = Orders(
+    options = DoctorOptions(
         cluster=cluster,
         admin_url=admin_url or _admin_url(cluster),
         settings=settings,
         scope=Scope(topics, namespaces, int(older_than * 1000), entries),
         **flags,
     )
-    click.get_current_context().exit(asyncio.run(_run(orders)))
+    click.get_current_context().exit(asyncio.run(_run(options)))
 
 
 def _authentication(token: Path | None, certificate: Path | None, key: Path | None) -> Authentication | None:
@@ -189,30 +189,30 @@ def _admin_url(cluster: str) -> str:
     return f"https://{host}:8443" if address.tls else f"http://{host}:8080"
 
 
-async def _run(orders: Orders) -> int:
+async def _run(options: DoctorOptions) -> int:
     runtime = AsyncioRuntime()
-    brokers = _brokers(orders, runtime)
+    brokers = _brokers(options, runtime)
     try:
-        async with open_admin(orders.admin_url, orders.settings) as admin:
-            reading = Reading(admin)
-            await reading.version()
-            looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep, partial(_load, brokers))
-            findings = await looking.look()
-            if orders.coordinator is not None:
-                async with open_admin(orders.coordinator, orders.settings) as coordinator:
-                    findings += await compared(coordinator, admin, orders.coordinator_cluster)
-            _show(findings, orders, runtime.wall_ms())
-            if orders.cure:
+        async with open_admin(options.admin_url, options.settings) as admin:
+            reader = ClusterReader(admin)
+            await reader.version()
+            examination = Examination(reader, options.scope, runtime.wall_ms, asyncio.sleep, partial(_load, brokers))
+            findings = await examination.examine()
+            if options.coordinator is not None:
+                async with open_admin(options.coordinator, options.settings) as coordinator:
+                    findings += await compare_with_coordinator(coordinator, admin, options.coordinator_cluster)
+            _show(findings, options, runtime.wall_ms())
+            if options.cure:
                 suspects = [each.txn_id for each in findings if each.txn_id is not None and each.cure is not Cure.NOTHING]
-                curing = Curing(BrokerAttempts(brokers), reading, looking, asyncio.sleep, orders.search, suspects)
-                findings = await _cure_all(findings, curing, orders)
-            if not findings and not orders.as_json:
-                click.echo(f"{orders.cluster}: nothing is wrong. Topics looked at: {len(looking.topics)}")
+                curing = Curing(BrokerAttempts(brokers), reader, examination, asyncio.sleep, options.search, suspects)
+                findings = await _cure_all(findings, curing, options)
+            if not findings and not options.as_json:
+                click.echo(f"{options.cluster}: nothing is wrong. Topics looked at: {len(examination.topics)}")
     except AdminUnreachable as error:
         raise Ending(UNAVAILABLE, f"{error}; check --admin-url") from error
     except AdminRefused as error:
         hint = "; use a role that may administrate these topics" if error.status in FORBIDDEN else ""
-        raise Ending(REFUSED, f"the broker at {orders.admin_url} answers {error}{hint}") from error
+        raise Ending(REFUSED, f"the broker at {options.admin_url} answers {error}{hint}") from error
     except (ParticipantRefused, ValueError) as error:
         raise Ending(USAGE, str(error)) from error
     except PulsarError as error:
@@ -222,9 +222,9 @@ async def _run(orders: Orders) -> int:
     return REFUSED if findings else OK
 
 
-def _brokers(orders: Orders, runtime: AsyncioRuntime) -> Brokers:
+def _brokers(options: DoctorOptions, runtime: AsyncioRuntime) -> Brokers:
     try:
-        return Brokers("cluster", orders.cluster, orders.settings, runtime)
+        return Brokers("cluster", options.cluster, options.settings, runtime)
     except PulsarError as error:
         raise Ending(USAGE, f"--cluster: {error}") from error
 
@@ -240,19 +240,19 @@ async def _load(brokers: Brokers, number: int) -> str:
     return ""
 
 
-def _show(findings: list[Finding], orders: Orders, now_ms: int) -> None:
-    if orders.as_json:
+def _show(findings: list[Finding], options: DoctorOptions, now_ms: int) -> None:
+    if options.as_json:
         click.echo(json.dumps([as_dict(each) for each in findings], indent=2))
         return
     for each in findings:
         click.echo("\n".join(lines(each, now_ms)))
 
 
-async def _cure_all(findings: list[Finding], curing: Curing, orders: Orders) -> list[Finding]:
+async def _cure_all(findings: list[Finding], curing: Curing, options: DoctorOptions) -> list[Finding]:
     """Cure what can be cured and may be; what is left."""
     left = []
     for finding in findings:
-        if finding.cure is Cure.NOTHING or not _may(finding, orders, click.confirm):
+        if finding.cure is Cure.NOTHING or not _is_allowed(finding, options, click.confirm):
             left.append(finding)
             continue
         try:
@@ -263,7 +263,7 @@ async def _cure_all(findings: list[Finding], curing: Curing, orders: Orders) -> 
     return left
 
 
-def _may(finding: Finding, orders: Orders, ask: Callable[[str], bool]) -> bool:
-    if orders.yes:
-        return not finding.cure.guesses or orders.abort_unknown
+def _is_allowed(finding: Finding, options: DoctorOptions, ask: Callable[[str], bool]) -> bool:
+    if options.yes:
+        return not finding.cure.guesses or options.abort_unknown
     return ask(question(finding))

@@ -141,7 +141,7 @@ class Ledgers:
         return (self._ids[place - 1], self._entries[place - 1] - 1) if place else None
 
     def count_after(self, position: Position) -> int:
-        """Return how many entries come after a position."""
+        """Number of entries after a position."""
         place = bisect_left(self._ids, position[0])
         if place == len(self._ids):
             return 0
@@ -219,7 +219,7 @@ ADVICE: Final[Mapping[Verdict, Advice]] = MappingProxyType(
 
 
 def verdict_of(txn_id: TxnId, status: Status, ended_here: str | None) -> Verdict:
-    """Return what a transaction is, by what its coordinator says and by the marker that its topic has of it."""
+    """Judge a transaction by the status at its coordinator, and by the marker of it in its topic."""
     if status is Status.OPEN:
         return Verdict.OPEN
     if status in (Status.COMMITTING, Status.ABORTING):
@@ -232,7 +232,7 @@ def verdict_of(txn_id: TxnId, status: Status, ended_here: str | None) -> Verdict
 
 
 def cure_of(verdict: Verdict, status: Status) -> Cure:
-    """Return what to do; for one that is being ended, by the outcome in its coordinator's log."""
+    """Cure for a verdict; for a transaction that is being ended, by the outcome in its coordinator's log."""
     if verdict is Verdict.ENDING:
         return Cure.REPEAT_COMMIT if status is Status.COMMITTING else Cure.REPEAT_ABORT
     return ADVICE[verdict].cure

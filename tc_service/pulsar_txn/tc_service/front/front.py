@@ -1,8 +1,8 @@
 """The front as a part of a service: its ports, its coordinators, and the connections of its clients.
 
 Each client has one connection here, and one to a broker that belongs to it. Bytes go on in both directions as they come;
-`speaking` takes out what the front has to see. What the front answers by itself goes to the client between two frames of the
-broker. Each direction is read only while the other side takes what it is sent.
+`commands` takes out the frames that the front has to see. What the front answers by itself goes to the client between two
+frames of the broker. Each direction is read only while the other side takes what it is sent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError, WireErr
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, unsigned64
 
-from .speaking import FROM_BROKER, FROM_CLIENT, PASSES, Cutter, Front, FrontBrokers, Speaker, whole
+from .commands import FROM_BROKER, FROM_CLIENT, PASS_THROUGH, ClientCommands, FrameSplitter, Front, FrontBrokers, with_size
 
 _logger = logging.getLogger("pulsar_txn.tc_service.front")
 
@@ -60,7 +60,7 @@ class Upstream(asyncio.Protocol):
         self._client = client
         self.transport: asyncio.Transport | None = None
         self.reads = True
-        """Whether the broker takes what it is sent."""
+        """True while the broker reads what it is sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
@@ -102,12 +102,12 @@ class FrontConnection(asyncio.Protocol):
         self.peer = ""
         self._front = front
         self._brokers: FrontBrokers = front.brokers
-        self._speaker = Speaker(front, self)
+        self._commands = ClientCommands(front, self)
         self._transport: asyncio.Transport | None = None
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._from_client = Cutter(FROM_CLIENT, strict=True)
-        self._from_broker = Cutter(FROM_BROKER, strict=False)
+        self._from_client = FrameSplitter(FROM_CLIENT, strict=True)
+        self._from_broker = FrameSplitter(FROM_BROKER, strict=False)
         self._address: str | None = None
         self._out: list[bytes] = []
         self._dirty = False
@@ -117,7 +117,7 @@ class FrontConnection(asyncio.Protocol):
         self._closed = False
         self._looks = 0
         self._silent_ticks = 0
-        self._stuck: dict[str, int] = {}
+        self._unsent_bytes: dict[str, int] = {}
 
     # ---- asyncio.Protocol
 
@@ -148,8 +148,8 @@ class FrontConnection(asyncio.Protocol):
         try:
             pieces = self._from_client.feed(data)
             if self._upstream is None and pieces:
-                pieces = self._first(pieces)
-            self._speaker.heard(pieces)
+                pieces = self._on_first_frame(pieces)
+            self._commands.on_client_frames(pieces)
         except WireError as error:
             self._broken(error)
 
@@ -158,7 +158,10 @@ class FrontConnection(asyncio.Protocol):
         if self._closed or self._transport is None:
             return
         try:
-            out = [piece if kind == PASSES else self._speaker.told(kind, piece) for kind, piece in self._from_broker.feed(data)]
+            out = [
+                piece if kind == PASS_THROUGH else self._commands.on_broker_frame(kind, piece)
+                for kind, piece in self._from_broker.feed(data)
+            ]
         except WireError as error:
             self._broken(error)
             return
@@ -192,18 +195,18 @@ class FrontConnection(asyncio.Protocol):
             self._connecting.cancel()
         if self._upstream is not None:
             self._upstream.close()
-        self._speaker.ended()
+        self._commands.ended()
         self._out.clear()
 
     # ---- the broker
 
-    def _first(self, pieces: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    def _on_first_frame(self, pieces: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Take CONNECT, and connect to a broker; the client has nothing more to say until that has answered."""
         if self._connecting is not None or pieces[0][0] != _CONNECT or len(pieces) > 1:
             raise MalformedFrame("the first command must be CONNECT, and the next one comes after its answer")
         frame = pieces[0][1]
         try:
-            target = self._speaker.introduce(frame)
+            target = self._commands.on_connect(frame)
         except Refusal as refusal:
             self._refuse(refusal)
             return []
@@ -223,12 +226,12 @@ class FrontConnection(asyncio.Protocol):
         if self._closed or upstream.transport is None:
             upstream.close()
             return
-        upstream.transport.write(whole(frame))
+        upstream.transport.write(with_size(frame))
         if not self._writable:
             upstream.transport.pause_reading()
         self.hold(_CONNECTING, hold=False)
 
-    def pass_on(self, data: list[bytes]) -> None:
+    def forward(self, data: list[bytes]) -> None:
         """To the broker."""
         if self._upstream is not None and self._upstream.transport is not None:
             self._upstream.transport.writelines(data)
@@ -355,13 +358,13 @@ class FrontConnection(asyncio.Protocol):
 
     def _is_stuck(self, who: str, transport: asyncio.Transport | None, *, reads: bool) -> bool:
         """True if as much waits for somebody as two looks ago, or more."""
-        before = self._stuck.pop(who, None)
+        before = self._unsent_bytes.pop(who, None)
         if reads or transport is None:
             return False
         waiting = transport.get_write_buffer_size()
         if before is not None and waiting >= before:
             return True
-        self._stuck[who] = waiting
+        self._unsent_bytes[who] = waiting
         return False
 
     def _abort(self, why: str) -> None:
@@ -393,7 +396,7 @@ class FrontServices:
     def __attrs_post_init__(self) -> None:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `server.commands.Services`."""
         return decode(participant)
 

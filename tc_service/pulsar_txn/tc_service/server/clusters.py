@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.protocols import LogStore, MetadataStore, StoreUnsupported, VersionConflict
-from pulsar_txn.tc_service.claims import Claims, ClaimsPlace, TopicClaims
+from pulsar_txn.tc_service.claims import Claims, ClaimsBackend, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
@@ -28,11 +28,11 @@ from pulsar_txn.tc_service.cluster.ends import EndDriver, WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import (
     ClusterRefused,
     ParticipantRefused,
-    check_cluster,
-    check_participant,
     decode,
     encode,
     is_missing,
+    verify_cluster,
+    verify_participant,
 )
 from pulsar_txn.tc_service.config import ClusterConfig
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -52,8 +52,8 @@ class Cluster(Protocol):
     """One cluster, as the server asks it."""
 
     @property
-    def place(self) -> ClaimsPlace:
-        """Return where claims are."""
+    def claims_backend(self) -> ClaimsBackend:
+        """Store of the claims in this cluster."""
 
     async def start(self) -> None:
         """Look whether it can take part. Raises ClusterRefused."""
@@ -61,19 +61,19 @@ class Cluster(Protocol):
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
 
-    def is_checked(self, participant: Participant) -> bool:
+    def is_verified(self, participant: Participant) -> bool:
         """True if the participant was found there before, so that nobody need be asked."""
 
     async def is_missing(self, topic: str) -> bool:
         """True if the cluster says that there is no such topic at this moment."""
         ...
 
-    async def check(self, participant: Participant) -> None:
+    async def verify(self, participant: Participant) -> None:
         """Refusal for a topic or subscription that cannot take part, or that is not there."""
 
     @property
     def driver(self) -> Driver:
-        """Return how its participants are told."""
+        """Driver that tells its participants the outcomes."""
 
     async def close(self) -> None:
         """Tell nobody any more."""
@@ -104,11 +104,11 @@ class Driver(Protocol):
     def oldest_ms(self) -> int:
         """For how long the first of them waits."""
 
-    def held_back(self) -> dict[str, int]:
+    def failing_topics(self) -> dict[str, int]:
         """Topics whose last attempt failed, with the number of failures in a row."""
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """Return why a participant does not hold its outcome yet."""
+        """The last attempt at a participant that does not hold its outcome yet."""
 
     def all_answered(self, txn_id: TxnId) -> None:
         """Nothing of a transaction can come late, says its client; its ends follow."""
@@ -126,11 +126,11 @@ class Clusters:
         self._unknown: dict[str, int] = {}
         self._closed = False
         self.claims: Mapping[str, Claims] = {}
-        """What the service has claimed in each cluster, once it has begun to."""
+        """Claims of the service in each cluster, once it has begun to claim."""
 
     def claim(self, store: str, *, is_shared: bool) -> Mapping[str, Claims]:
         """The claims of the process that has this store, in each cluster."""
-        made = {name: Claims(name, each.place, store, is_shared=is_shared) for name, each in self._clusters.items()}
+        made = {name: Claims(name, each.claims_backend, store, is_shared=is_shared) for name, each in self._clusters.items()}
         self.claims = made
         return made
 
@@ -162,15 +162,15 @@ class Clusters:
         seen.claims = self.claims
         return seen
 
-    def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:
+    def is_verified(self, cluster: str, participants: Iterable[Participant]) -> bool:
         """True if nobody has to be asked about these."""
-        return all(map(self._clusters[cluster].is_checked, participants))
+        return all(map(self._clusters[cluster].is_verified, participants))
 
-    async def check(self, cluster: str, participants: Iterable[Participant]) -> None:
+    async def verify(self, cluster: str, participants: Iterable[Participant]) -> None:
         """Refusal when one of them cannot take part."""
         for each in participants:
-            if not self._clusters[cluster].is_checked(each):
-                await self._clusters[cluster].check(each)
+            if not self._clusters[cluster].is_verified(each):
+                await self._clusters[cluster].verify(each)
 
     async def is_missing(self, cluster: str, topic: str) -> bool:
         """True if a cluster says that it has no such topic at this moment."""
@@ -245,7 +245,7 @@ class OneCluster:
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
-        self.place: ClaimsPlace = TopicClaims(self._brokers)
+        self.claims_backend: ClaimsBackend = TopicClaims(self._brokers)
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[tuple[str, str | None], None] = {}
 
@@ -258,8 +258,8 @@ class OneCluster:
         """See `Cluster.tell`."""
         self.driver.tell(effect, told)
 
-    def is_checked(self, participant: Participant) -> bool:
-        """See `Cluster.is_checked`."""
+    def is_verified(self, participant: Participant) -> bool:
+        """See `Cluster.is_verified`."""
         return (participant.topic, participant.subscription) in self._found
 
     async def start(self) -> None:
@@ -270,16 +270,16 @@ class OneCluster:
         if self._config.admin_url:
             self._admin = await self._open.enter_async_context(open_admin(self._config.admin_url, self._config.settings()))
         try:
-            await check_cluster(self._brokers, self._attempts)
+            await verify_cluster(self._brokers, self._attempts)
         except ClusterRefused as refused:
             if not refused.passes:
                 raise
             logger.warning("%s. Everything that concerns it waits", refused)
 
-    async def check(self, participant: Participant) -> None:
-        """See `Cluster.check`."""
+    async def verify(self, participant: Participant) -> None:
+        """See `Cluster.verify`."""
         try:
-            await check_participant(self._brokers, participant, self._admin)
+            await verify_participant(self._brokers, participant, self._admin)
         except ParticipantRefused as refused:
             raise Refusal(ServerError.NotAllowedError, str(refused)) from None
         except (PulsarError, AdminUnreachable) as error:
@@ -304,7 +304,7 @@ class OneCluster:
 
 
 async def agree_on_count(store: LogStore, wanted: int) -> int:
-    """Return how many coordinators there are: never less than there were, because each may have transactions to end.
+    """Number of coordinators: never less than before, because each may have transactions to end.
 
     Raises StoreUnsupported for a store whose coordinators are those of a broker.
     """
@@ -329,7 +329,7 @@ async def agree_on_count(store: LogStore, wanted: int) -> int:
 
 
 async def count_now(metadata: MetadataStore) -> int:
-    """Return how many coordinators there are; another instance may have added some."""
+    """Number of coordinators now; another instance may have added some."""
     stored = await metadata.get(_COUNT)
     return 0 if stored is None else int(stored.data)
 

@@ -92,7 +92,7 @@ class Services(Protocol):
     def checks(self) -> bool:
         """True if the coordinators ask check groups."""
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as its cluster knows it, and that cluster."""
 
 
@@ -106,7 +106,7 @@ class Session:
     """The state of one client.
 
     `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
-    transactional id; `taking_over`: see `TxnSession`. `incarnation`: what it calls this life of its process.
+    transactional id; `taking_over`: see `TxnSession`. `incarnation`: its name for this run of its process.
     """
 
     is_busy = False
@@ -144,7 +144,7 @@ class Session:
         task.add_done_callback(self._tasks.discard)
 
     def writable_changed(self, *, writable: bool) -> None:
-        """Note that it takes what it is asked, or does not."""
+        """Note that the client reads what it is sent, or does not."""
         if self.member is not None:
             self.services.coordinators.check_groups.writable_changed(self.member)
 
@@ -189,7 +189,7 @@ def on_new(session: Session, frame: bytes) -> None:
     except Refusal as refusal:
         refuse_new_txn(session, frame, refusal.code, refusal.message)
         return
-    if all(session.services.clusters.is_checked(*each) for each in wanted.items()):
+    if all(session.services.clusters.is_verified(*each) for each in wanted.items()):
         on_new_txn(session, frame, _encoded(wanted))
     else:
         session.keep(asyncio.get_running_loop().create_task(_check_first(session, frame, wanted)))
@@ -223,9 +223,9 @@ async def _check_first(session: Session, frame: bytes, wanted: _Wanted) -> None:
 
 
 async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Participant]) -> Refusal | None:
-    """Return why one of them cannot take part, or could not be asked about; None when all can."""
+    """Refusal for a participant that cannot take part, or could not be asked about; None when all can."""
     try:
-        await clusters.check(cluster, participants)
+        await clusters.verify(cluster, participants)
     except Refusal as refusal:
         return refusal
     except Exception as error:  # noqa: BLE001 - the client gets it, and may try again
@@ -234,7 +234,7 @@ async def refusal_of(clusters: Clusters, cluster: str, participants: Sequence[Pa
 
 
 def too_many(count: int) -> Refusal:
-    """Return what a request is answered that names more participants than one may."""
+    """Refusal of a request that names too many participants."""
     text = f"{count} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
     return Refusal(ServerError.NotAllowedError, text)
 
@@ -388,7 +388,7 @@ def _add(
     except ParticipantRefused as refused:
         answer(None, ServerError.NotAllowedError, str(refused))
     else:
-        if clusters.is_checked(where, participants):
+        if clusters.is_verified(where, participants):
             _register(session, txn_id, where, participants, answer)
         else:
             session.keep(asyncio.get_running_loop().create_task(_check(session, txn_id, where, participants, answer)))

@@ -1,4 +1,4 @@
-"""Places of the coordinators: in this instance, in another one, or nowhere at this moment."""
+"""Leaders of the coordinators: this instance, another one, or none at this moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Address:
 
     @classmethod
     def parse(cls, advertised: str) -> Self:
-        """Return what `advertised` gave."""
+        """Parse what `advertised` gave."""
         urls = advertised.split()
         parts = {mark: " ".join(url.removeprefix(mark) for url in urls if url.startswith(mark)) for mark in (_FRONT, _WEB)}
         urls = [url for url in urls if not url.startswith((_FRONT, _WEB))]
@@ -43,7 +43,7 @@ class Address:
         of_parts = [(mark, each) for mark, each in ((_FRONT, self.front), (_WEB, self.web)) if each is not None]
         return " ".join([*urls, *(mark + url for mark, each in of_parts for url in each.advertised.split())])
 
-    def beside(self, *, front: Address, web: Address) -> Address:
+    def with_front_and_web(self, *, front: Address, web: Address) -> Address:
         """The same instance, with the URLs of its front and of its HTTP side."""
         return attrs.evolve(self, front=front if front.advertised else None, web=web if web.advertised else None)
 
@@ -73,7 +73,7 @@ class Leaders:
         return Address(self._instance.service_url, self._instance.service_url_tls)
 
     def find(self, tc_id: int) -> Address | None:
-        """The place of a coordinator; None while nobody is known to lead it. Without other instances, and if unknown: here."""
+        """Address of a coordinator's leader; None while nobody is known to lead it. Without other instances: this one."""
         coordinators = self._instance.coordinators
         if not self.is_shared or not coordinators.is_elsewhere(tc_id):
             return self.here
@@ -84,5 +84,5 @@ class Leaders:
         return address.front if self._of_fronts else address
 
     def all(self) -> dict[int, Address | None]:
-        """Return where each coordinator is; None while nobody is known to lead it."""
+        """Address of each coordinator's leader; None while nobody is known to lead it."""
         return {tc_id: self.find(tc_id) for tc_id in range(len(self._instance.coordinators))}

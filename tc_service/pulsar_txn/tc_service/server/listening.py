@@ -18,7 +18,7 @@ from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
 from .clusters import Clusters, OneCluster, agree_on_count, compare_clusters
-from .lives import is_shared, store_id
+from .incarnations import is_shared, store_id
 from .service import CoordinatorService
 
 logger = logging.getLogger("pulsar_txn.tc_service")
@@ -64,7 +64,7 @@ class CoordinatorServer:
 
     @property
     def store(self) -> LogStore:
-        """Return where the decisions are."""
+        """Store with the logs of the coordinators."""
         return self._store
 
     async def __aenter__(self) -> Self:

@@ -37,9 +37,9 @@ from pulsar_txn.wire.ids import Participant
 
 from .clusters import Clusters, count_now
 from .commands import COMMANDS, REQUESTS, Session, renew
+from .incarnations import FirstCommits, LogIncarnations
 from .leaders import Address, Leaders
-from .lives import FirstCommits, LogLives
-from .timelines import Following
+from .timelines import ServiceTimelines
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -51,7 +51,7 @@ _STALE_SECONDS: Final = 1.0
 _SHARED_SNAPSHOT_EVERY: Final = 2_000
 """Records that a successor has to apply at most, about: 25,000 of each coordinator would take it seconds."""
 _HANDOVER_SECONDS: Final = 0.5
-"""How long an instance that ends waits for its answers while another one could lead: clients repeat the rest there."""
+"""Seconds that an ending instance waits for its answers while another one could lead: clients repeat the rest there."""
 
 
 class CoordinatorService:
@@ -91,8 +91,10 @@ class CoordinatorService:
         self.sessions: set[Session] = set()
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         front = (config.front_cluster or clusters.names[0]) if config.has_front else None
-        self.lives = LogLives(clusters.claims, runtime, clusters, front=front, first_of_front=config.front_first_transaction)
-        self.following = Following(
+        self.incarnations = LogIncarnations(
+            clusters.claims, runtime, clusters, front=front, first_of_front=config.front_first_transaction
+        )
+        self.timelines = ServiceTimelines(
             clusters,
             self.turn,
             most=config.transaction_timeline_count,
@@ -100,18 +102,18 @@ class CoordinatorService:
         )
         self.admins: Mapping[str, AdminApi] = {}
         """The admin APIs of the clusters that have one, once they are open."""
-        self.first_commits = FirstCommits(lambda: self.admins, self.lives.life)
-        self.following.watch = self.first_commits.told
+        self.first_commits = FirstCommits(lambda: self.admins, self.incarnations.incarnation)
+        self.timelines.watch = self.first_commits.told
         self.coordinators = Coordinators(
             partial(_make_coordinator, config),
             store,
             self.turn,
-            self.lives,
+            self.incarnations,
             self._storage_failed,
             ServingByLane(),
             self._before_due,
             on_change=self._changed,
-            make_host=self.lives.hosts("tc", self.following.lanes.watch),
+            make_host=self.incarnations.hosts("tc", self.timelines.lanes.watch),
             max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
         )
         wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
@@ -129,13 +131,13 @@ class CoordinatorService:
             make,
             self._store,
             self.turn,
-            self.lives,
+            self.incarnations,
             self._storage_failed,
             log_name=front_log_name,
-            make_host=self.lives.hosts("front", self.following.front.watch),
+            make_host=self.incarnations.hosts("front", self.timelines.front.watch),
         )
 
-    def place(self, participant: Participant) -> tuple[str, Participant]:
+    def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as its cluster knows it, and that cluster."""
         return decode(participant)
 
@@ -143,11 +145,11 @@ class CoordinatorService:
         """Begin to open so many coordinators. It listens already: other instances lead clients to it."""
         if self._shared is not None:
             front, web = Address(self.front_url, self.front_url_tls), Address(self.web_url, self.web_url_tls)
-            self._shared.advertised = self.leaders.here.beside(front=front, web=web).advertised
+            self._shared.advertised = self.leaders.here.with_front_and_web(front=front, web=web).advertised
             self._repeating.every(_LOOK_SECONDS, self._grow)
             self._repeating.every(_STALE_SECONDS, self._part_with_clients)
         self._store.on_pressure(self._clients.pressure)
-        self.lives.start()
+        self.incarnations.start()
         for each in self._all:
             each.grow(coordinators)
         self.turn.meter.start()
@@ -177,7 +179,7 @@ class CoordinatorService:
         await self._repeating.close()
         for each in self._all:
             await each.close()
-        await self.lives.close()
+        await self.incarnations.close()
         await self.first_commits.close()
         self._clients.close()
         await self.clusters.leave()
@@ -214,7 +216,7 @@ class CoordinatorService:
 
     async def _renew(self) -> None:
         renew(self.coordinators, self.sessions)
-        await self.lives.look()
+        await self.incarnations.reserve_ahead()
 
     def _is_busy(self) -> bool:
         return self.storage_failure is None and (self._clients.is_busy or any(each.is_busy for each in self._all))

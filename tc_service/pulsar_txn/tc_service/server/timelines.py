@@ -1,11 +1,11 @@
 """Knowledge of the service about its transactions beside their state: their timelines, and the ends to be told once more.
 
-A story is a list of events in the order in which they happened, as the records of a coordinator say and as the drivers of ends
-saw it. Times are milliseconds since the epoch; 0 where a snapshot has taken the place of the records.
+A history lists the events of one transaction in the order in which they happened, as the records of a coordinator say and as
+the drivers of ends saw it. Times are milliseconds since the epoch; 0 where a snapshot has taken the place of the records.
 
-Stories are in memory, and bounded: what is open, and the transactions that ended last. After a restart, or where another
-instance leads from now on, they are what the log has from its snapshot on. The times at which participants were told are not
-in the log.
+Histories are in memory, and bounded: those of open transactions, and of the transactions that ended last. After a restart, or
+where another instance leads from now on, they are what the log has from its snapshot on. The times at which participants were
+told are not in the log.
 
 The driver repeats each end once, in memory (`cluster.ends`). When the process dies before that, the next one, or the instance
 that leads then, finds these ends here: from the records of the log, and from what was stored beside its snapshot. Nothing here
@@ -51,8 +51,8 @@ _FORMAT: Final = 1
 _MOST_PARTICIPANTS: Final = 4096
 """Of one coordinator: writing so many beside a snapshot takes a few milliseconds. The oldest are dropped."""
 
-_EVENTS_PER_STORY: Final = 16
-"""How many events the stories of what has ended may have, on average: one of a thousand participants is a long one."""
+_EVENTS_PER_HISTORY: Final = 16
+"""Events that the histories of ended transactions may have, on average: one of a thousand participants is a long one."""
 _new: Final = tuple.__new__
 """Makes an event of all its fields: a third of what a call of its class takes, eight times in a transaction."""
 _DECISIONS: Final = (TxnStatus.COMMITTING, TxnStatus.ABORTING)
@@ -60,7 +60,7 @@ _HOLDS: Final = (TxnStatus.HELD, TxnStatus.OPEN)
 FRONT: Final = "front"
 """The name of the coordinators for unchanged clients, beside those that give lanes."""
 
-_MOST_TOUCHED: Final = 10_000
+_MAX_TOUCHED: Final = 10_000
 
 
 class Begun(NamedTuple):
@@ -143,7 +143,7 @@ class Done(NamedTuple):
 Event: TypeAlias = Begun | Registered | Checked | Prepared | Held | Parked | Resumed | Decided | Told | Done
 
 
-Story: TypeAlias = list[Event]
+History: TypeAlias = list[Event]
 
 
 _OUTCOME: Final = {
@@ -154,7 +154,7 @@ _OUTCOME: Final = {
 }
 
 
-_BY: Final = {
+_CAUSE_WORD: Final = {
     Cause.CLIENT: "client",
     Cause.TIMEOUT: "timeout",
     Cause.LEASE: "lease",
@@ -169,10 +169,10 @@ _BY: Final = {
 }
 
 
-def by(cause: int | None) -> str:
-    """Return who decided, in a word."""
+def cause_word(cause: int | None) -> str:
+    """Word for the cause of a decision: `client`, `timeout`, and so on."""
     known = None if cause is None else cause_of(cause)
-    return "unknown" if known is None else _BY[known]
+    return "unknown" if known is None else _CAUSE_WORD[known]
 
 
 def outcome_word(status: int) -> str:
@@ -180,39 +180,39 @@ def outcome_word(status: int) -> str:
     return _OUTCOME[TxnStatus(status)]
 
 
-def owner_of(story: Story) -> str | None:
+def owner_of(history: History) -> str | None:
     """The role that owns the transaction; None without authentication."""
-    return next((event.owner[0] for event in story if isinstance(event, Begun)), None)
+    return next((event.owner[0] for event in history if isinstance(event, Begun)), None)
 
 
-def id_of(story: Story) -> TxnId | None:
+def id_of(history: History) -> TxnId | None:
     """Its id."""
-    return next((event.txn_id for event in story if isinstance(event, Begun)), None)
+    return next((event.txn_id for event in history if isinstance(event, Begun)), None)
 
 
-def participants_of(story: Story) -> Iterator[tuple[str, str | None]]:
+def participants_of(history: History) -> Iterator[tuple[str, str | None]]:
     """Everything that has joined, with its cluster in the topic."""
-    for event in story:
+    for event in history:
         if isinstance(event, Registered):
             yield from event.participants
 
 
-def shown(story: Story) -> dict[str, Any]:
-    """The story as JSON has it, with how long each part of it took (milliseconds)."""
-    begun = next(event for event in story if isinstance(event, Begun))
+def as_json(history: History) -> dict[str, Any]:
+    """The history as JSON has it, with the duration of each part of it (milliseconds)."""
+    begun = next(event for event in history if isinstance(event, Begun))
     principal, identity = begun.owner
-    times = _times(story)
+    times = _times(history)
     answer: dict[str, Any] = {
         "txnId": f"({begun.txn_id.most},{begun.txn_id.least})",
-        "state": _state(story),
+        "state": _state(history),
         "timeoutMs": begun.timeout_ms,
-        "events": list(_events(story)),
+        "events": list(_events(history)),
         "durationsMs": {
             name: times[last] - times[first]
             for name, first, last in (("open", Begun, Decided), ("ending", Decided, Done), ("whole", Begun, Done))
             if times.get(first) and times.get(last)
         },
-        "isWhole": all(event.at_ms for event in story),
+        "isWhole": all(event.at_ms for event in history),
     }
     if principal is not None:
         answer["owner"] = principal
@@ -225,37 +225,41 @@ def shown(story: Story) -> dict[str, Any]:
     return answer
 
 
-def _state(story: Story) -> str:
-    decided = next((event for event in story if isinstance(event, Decided)), None)
+def _state(history: History) -> str:
+    decided = next((event for event in history if isinstance(event, Decided)), None)
     if decided is None:
-        held = [event for event in story if isinstance(event, Held)]
+        held = [event for event in history if isinstance(event, Held)]
         if held and not held[-1].is_over:
             return "HELD"
-        waits = next((event for event in reversed(story) if isinstance(event, Prepared | Parked | Resumed)), None)
+        waits = next((event for event in reversed(history) if isinstance(event, Prepared | Parked | Resumed)), None)
         return "PREPARED" if isinstance(waits, Prepared) else "PARKED" if isinstance(waits, Parked) else "OPEN"
-    is_done = any(isinstance(event, Done) for event in story)
+    is_done = any(isinstance(event, Done) for event in history)
     return {"commit": ("COMMITTING", "COMMITTED"), "abort": ("ABORTING", "ABORTED")}[outcome_word(decided.status)][is_done]
 
 
-def _times(story: Story) -> dict[type, int]:
-    return {type(event): event.at_ms for event in reversed(story)}
+def _times(history: History) -> dict[type, int]:
+    return {type(event): event.at_ms for event in reversed(history)}
 
 
-def _events(story: Story) -> Iterator[dict[str, Any]]:
-    decided_ms = _times(story).get(Decided, 0)
-    for event in story:
+def _events(history: History) -> Iterator[dict[str, Any]]:
+    decided_ms = _times(history).get(Decided, 0)
+    for event in history:
         match event:
             case Begun():
                 yield {"at": event.at_ms, "event": "begun"}
             case Registered():
-                yield {"at": event.at_ms, "event": "registered", "participants": list(map(place, _named(event.participants)))}
+                yield {
+                    "at": event.at_ms,
+                    "event": "registered",
+                    "participants": list(map(participant_json, _decoded(event.participants))),
+                }
             case Checked():
                 yield {"at": event.at_ms, "event": "checked", "count": event.times}
             case Prepared():
                 yield {"at": event.at_ms, "event": "prepared"}
             case Held():
                 what = "released" if event.is_over else "held"
-                yield {"at": event.at_ms, "event": what} | ({} if event.is_over else {"because": by(event.cause)})
+                yield {"at": event.at_ms, "event": what} | ({} if event.is_over else {"because": cause_word(event.cause)})
             case Parked():
                 yield {"at": event.at_ms, "event": "parked"}
             case Resumed():
@@ -265,10 +269,10 @@ def _events(story: Story) -> Iterator[dict[str, Any]]:
                     "at": event.at_ms,
                     "event": "decided",
                     "outcome": outcome_word(event.status),
-                    "by": by(event.cause),
+                    "by": cause_word(event.cause),
                 }
             case Told():
-                where = place((event.cluster, event.participant))
+                where = participant_json((event.cluster, event.participant))
                 yield {"at": event.at_ms, "event": "told", **where, "attempts": event.attempts} | (
                     {"afterMs": event.at_ms - decided_ms} if decided_ms else {}
                 )
@@ -276,11 +280,11 @@ def _events(story: Story) -> Iterator[dict[str, Any]]:
                 yield {"at": event.at_ms, "event": "done"}
 
 
-def _named(participants: Iterable[tuple[str, str | None]]) -> Iterator[tuple[str, Participant]]:
+def _decoded(participants: Iterable[tuple[str, str | None]]) -> Iterator[tuple[str, Participant]]:
     return (decode(Participant(topic, subscription)) for topic, subscription in participants)
 
 
-def place(where: tuple[str, Participant]) -> dict[str, str]:
+def participant_json(where: tuple[str, Participant]) -> dict[str, str]:
     """A participant as JSON has it."""
     cluster, participant = where
     named = {"cluster": cluster, "topic": participant.topic}
@@ -341,31 +345,33 @@ class RecentEnds:
 _WAITS: Final[dict[int, Callable[[int], Event]]] = {PREPARED: Prepared, PARKED: Parked, RESUMED: Resumed}
 
 
-class Ended:
-    """The stories that ended last, of all coordinators. The oldest are forgotten."""
+class EndedHistories:
+    """The histories of the transactions that ended last, of all coordinators. The oldest are forgotten."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._stories: deque[tuple[dict[int, Story], int, int]] = deque()
+        self._histories: deque[tuple[dict[int, History], int, int]] = deque()
         self._events = 0
 
-    def add(self, stories: dict[int, Story], least: int, size: int) -> None:
-        """The transaction `least` of `stories` has ended. `size`: its events and participants."""
-        self._stories.append((stories, least, size))
+    def add(self, histories: dict[int, History], least: int, size: int) -> None:
+        """The transaction `least` of `histories` has ended. `size`: its events and participants."""
+        self._histories.append((histories, least, size))
         self._events += size
-        while len(self._stories) > self._most or self._events > self._most * _EVENTS_PER_STORY:
-            oldest, number, size = self._stories.popleft()
+        while len(self._histories) > self._most or self._events > self._most * _EVENTS_PER_HISTORY:
+            oldest, number, size = self._histories.popleft()
             oldest.pop(number, None)
             self._events -= size
 
 
 class Timeline:
-    """The stories of one coordinator. Implements `broker.txn.coordinator_host.CoordinatorWatch`.
+    """The histories of one coordinator's transactions. Implements `broker.txn.coordinator_host.CoordinatorWatch`.
 
     `decisions` counts them by status and cause. `append_seconds`: how long records took until they were durable; a sample.
     """
 
-    def __init__(self, tc_id: int, ended: Ended, recent: RecentEnds, folded: Callable[[], None], seconds: Callable[[], float]):
+    def __init__(
+        self, tc_id: int, ended: EndedHistories, recent: RecentEnds, folded: Callable[[], None], seconds: Callable[[], float]
+    ):
         self.decisions: Counter[tuple[int, int]] = Counter()
         self.append_seconds = Histogram()
         self.recent = recent
@@ -375,24 +381,24 @@ class Timeline:
         self._seconds = seconds
         self._sample: tuple[Position, float] = (EARLIEST, 0.0)
         self.is_sampling = False
-        self._stories: dict[int, Story] = {}
+        self._histories: dict[int, History] = {}
 
-    def story(self, txn_id: TxnId) -> Story | None:
-        """Return what is known of a transaction; None for nothing."""
-        story = self._stories.get(txn_id.least)
-        first = None if not story else story[0]
-        return story if isinstance(first, Begun) and first.txn_id == txn_id else None
+    def history(self, txn_id: TxnId) -> History | None:
+        """The history of a transaction; None where it is not remembered."""
+        history = self._histories.get(txn_id.least)
+        first = None if not history else history[0]
+        return history if isinstance(first, Begun) and first.txn_id == txn_id else None
 
     def told(self, txn_id: TxnId, cluster: str, participant: Participant, attempts: int, now_ms: int) -> None:
         """A participant holds the outcome."""
-        story = self._stories.get(txn_id.least)
-        if story is not None and type(begun := story[0]) is Begun and begun.txn_id == txn_id:
-            story.append(_new(Told, (now_ms, cluster, participant, attempts)))
+        history = self._histories.get(txn_id.least)
+        if history is not None and type(begun := history[0]) is Begun and begun.txn_id == txn_id:
+            history.append(_new(Told, (now_ms, cluster, participant, attempts)))
 
     def ends(self) -> list[End]:
-        """Return what has ended, of what is remembered."""
-        stories = list(self._stories.values())
-        return [end for end in map(end_of, stories) if end is not None]
+        """The transactions that ended last, as far as they are remembered."""
+        histories = list(self._histories.values())
+        return [end for end in map(end_of, histories) if end is not None]
 
     # ---- the watch
 
@@ -401,20 +407,20 @@ class Timeline:
         self.recent.restore(data)
         for info in machine.transactions():
             owner = (info.principal, info.identity)
-            story: Story = [Begun(info.start_time_ms, info.txn_id, owner, info.timeout_ms, None, info.check_group)]
+            history: History = [Begun(info.start_time_ms, info.txn_id, owner, info.timeout_ms, None, info.check_group)]
             if info.participants:
-                story.append(Registered(0, tuple((each.topic, each.subscription) for each in info.participants)))
+                history.append(Registered(0, tuple((each.topic, each.subscription) for each in info.participants)))
             if info.check_count:
-                story.append(Checked(0, info.check_count))
+                history.append(Checked(0, info.check_count))
             if info.prepared:
-                story.append(Prepared(0))
+                history.append(Prepared(0))
             if info.status is TxnStatus.HELD:
-                story.append(Held(0, info.held, is_over=False))
+                history.append(Held(0, info.held, is_over=False))
             if info.parked_ms is not None:
-                story.append(Parked(info.parked_ms))
+                history.append(Parked(info.parked_ms))
             if info.status in _DECISIONS:
-                story.append(Decided(0, info.status, None))
-            self._stories[info.txn_id.least] = story
+                history.append(Decided(0, info.status, None))
+            self._histories[info.txn_id.least] = history
 
     def applied(self, record: Record) -> None:
         """See `CoordinatorWatch`."""
@@ -422,22 +428,22 @@ class Timeline:
             return
         operation, least = record.operation, record.least
         if operation == UPDATE:
-            self._moved(least, record)
+            self._status_changed(least, record)
             for further in record.group:
-                self._moved(further, record)
+                self._status_changed(further, record)
         elif operation == NEW:
             most = self._tc_id if record.lane is None else most_of_lane(self._tc_id, record.lane)
             txn_id, extras = _new(TxnId, (most, least)), record.extras
             group = None if extras is None else extras.group
             begun = (record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation, group)
-            opened: Story = [_new(Begun, begun)]
+            opened: History = [_new(Begun, begun)]
             if record.partitions or record.subscriptions:
                 opened.append(_registered(record))
-            self._stories[least] = opened
+            self._histories[least] = opened
         elif operation in (ADD_PARTITION, ADD_SUBSCRIPTION):
-            story = self._stories.get(least)
-            if story is not None:
-                story.append(_registered(record))
+            history = self._histories.get(least)
+            if history is not None:
+                history.append(_registered(record))
         elif operation == CHECKED:
             for each in (least, *record.group):
                 self._checked(each, record.modified_ms)
@@ -445,37 +451,37 @@ class Timeline:
             self._waits(_WAITS[operation](record.modified_ms), (least, *record.group))
 
     def _waits(self, event: Event, leasts: tuple[int, ...]) -> None:
-        for story in filter(None, map(self._stories.get, leasts)):
-            story.append(event)
+        for history in filter(None, map(self._histories.get, leasts)):
+            history.append(event)
 
     def _checked(self, least: int, at_ms: int) -> None:
         """One event for all questions: a prepared transaction may be asked for during months."""
-        story = self._stories.get(least)
-        if story is None:
+        history = self._histories.get(least)
+        if history is None:
             return
-        for at, event in enumerate(story):
+        for at, event in enumerate(history):
             if type(event) is Checked:
-                story[at] = Checked(at_ms, event.times + 1)
+                history[at] = Checked(at_ms, event.times + 1)
                 return
-        story.append(Checked(at_ms, 1))
+        history.append(Checked(at_ms, 1))
 
-    def _moved(self, least: int, record: Entry) -> None:
-        story = self._stories.get(least)
-        if story is None:
+    def _status_changed(self, least: int, record: Entry) -> None:
+        history = self._histories.get(least)
+        if history is None:
             return
         if record.new_status in _DECISIONS:
-            story.append(_new(Decided, (record.modified_ms, record.new_status, record.cause)))
+            history.append(_new(Decided, (record.modified_ms, record.new_status, record.cause)))
             self.decisions[record.new_status, record.cause] += 1
             return
         if record.new_status in _HOLDS:
-            story.append(Held(record.modified_ms, record.cause, is_over=record.new_status != TxnStatus.HELD))
+            history.append(Held(record.modified_ms, record.cause, is_over=record.new_status != TxnStatus.HELD))
             return
-        story.append(_new(Done, (record.modified_ms,)))
-        begun = story[0]
-        participants = tuple([each for event in story if type(event) is Registered for each in event.participants])
+        history.append(_new(Done, (record.modified_ms,)))
+        begun = history[0]
+        participants = tuple([each for event in history if type(event) is Registered for each in event.participants])
         if type(begun) is Begun:
             self.recent.add(End(record.modified_ms, begun.txn_id, record.new_status == TxnStatus.COMMITTED, participants))
-        self._ended.add(self._stories, least, len(story) + len(participants))
+        self._ended.add(self._histories, least, len(history) + len(participants))
 
     def folded(self) -> None:
         """See `CoordinatorWatch`."""
@@ -503,19 +509,21 @@ def _registered(record: Entry) -> Registered:
     return _new(Registered, (record.modified_ms, (*zip(record.partitions, repeat(None)), *record.subscriptions)))
 
 
-def end_of(story: Story) -> End | None:
-    """Return how a transaction has ended; None while it has not."""
-    begun, done = story[0], story[-1]
-    decided = next((event for event in story if isinstance(event, Decided)), None)
+def end_of(history: History) -> End | None:
+    """The end of a transaction; None while it has none."""
+    begun, done = history[0], history[-1]
+    decided = next((event for event in history if isinstance(event, Decided)), None)
     if not isinstance(begun, Begun) or not isinstance(done, Done) or decided is None:
         return None
-    return End(done.at_ms, begun.txn_id, decided.status == TxnStatus.COMMITTING, tuple(participants_of(story)))
+    return End(done.at_ms, begun.txn_id, decided.status == TxnStatus.COMMITTING, tuple(participants_of(history)))
 
 
 class Timelines:
     """The timelines of coordinators of one kind. `repeat`: called with ends that may not have been told once more, and when."""
 
-    def __init__(self, ended: Ended, delay_ms: int, seconds: Callable[[], float], repeat: Callable[[End, int], None]) -> None:
+    def __init__(
+        self, ended: EndedHistories, delay_ms: int, seconds: Callable[[], float], repeat: Callable[[End, int], None]
+    ) -> None:
         self.of: dict[int, Timeline] = {}
         self._ended = ended
         self._delay_ms = delay_ms
@@ -533,10 +541,10 @@ class Timelines:
         for end, due_ms in recent.not_repeated():
             self._repeat(end, due_ms)
 
-    def story(self, txn_id: TxnId) -> Story | None:
-        """Return what is known of a transaction; None for nothing."""
+    def history(self, txn_id: TxnId) -> History | None:
+        """The history of a transaction; None where it is not remembered."""
         timeline = self.of.get(coordinator_of(txn_id.most))
-        return None if timeline is None else timeline.story(txn_id)
+        return None if timeline is None else timeline.history(txn_id)
 
     def told(self, txn_id: TxnId, cluster: str, participant: Participant, attempts: int, now_ms: int) -> None:
         """A participant holds the outcome."""
@@ -545,14 +553,14 @@ class Timelines:
             timeline.told(txn_id, cluster, participant, attempts, now_ms)
 
 
-class Following:
-    """Follows all coordinators of a service. `lanes`: those of our clients; `front`: those of unchanged ones.
+class ServiceTimelines:
+    """The timelines of all coordinators of a service. `lanes`: those of our clients; `front`: those of unchanged ones.
 
-    `most`: see `Ended`; `repeat_delay_ms`: see `RecentEnds`.
+    `most`: see `EndedHistories`; `repeat_delay_ms`: see `RecentEnds`.
     """
 
     def __init__(self, clusters: Clusters, turn: Turn, *, most: int, repeat_delay_ms: int) -> None:
-        ended, seconds = Ended(most), turn.runtime.monotonic
+        ended, seconds = EndedHistories(most), turn.runtime.monotonic
         self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
         self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
         self.touched: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
@@ -563,19 +571,19 @@ class Following:
         self._turn = turn
         clusters.watch(self._told)
 
-    def story(self, txn_id: TxnId) -> Story | None:
-        """Return what is known of a transaction; None for nothing."""
-        return self._of(txn_id).story(txn_id)
+    def history(self, txn_id: TxnId) -> History | None:
+        """The history of a transaction; None where it is not remembered."""
+        return self._of(txn_id).history(txn_id)
 
     def ended_at(self, cluster: str, participant: Participant) -> list[End]:
         """Transactions that have ended there, of those that are remembered."""
         named = encode(cluster, participant)
         found: list[End] = []
-        for _, timeline in self.timelines():
+        for _, timeline in self.by_coordinator():
             found += [end for end in timeline.ends() if (named.topic, named.subscription) in end.participants]
         return found
 
-    def timelines(self) -> Iterator[tuple[str, Timeline]]:
+    def by_coordinator(self) -> Iterator[tuple[str, Timeline]]:
         """Each with the number of its coordinator, as metrics name it."""
         for prefix, found in (("", self.lanes), (f"{FRONT}-", self.front)):
             for tc_id, timeline in sorted(found.of.items()):
@@ -591,7 +599,7 @@ class Following:
         key = (cluster, participant.topic, participant.subscription)
         self.touched[key] = now_ms
         self.touched.move_to_end(key)
-        if len(self.touched) > _MOST_TOUCHED:
+        if len(self.touched) > _MAX_TOUCHED:
             self.touched.popitem(last=False)
 
     def _repeat(self, end: End, due_ms: int) -> None:

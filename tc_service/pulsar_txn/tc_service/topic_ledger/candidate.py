@@ -1,8 +1,8 @@
 """An instance that wants to lead a log: it waits for its turn, claims the log, and reads it up to its CLAIM.
 
-While it waits it reads the topic. So it knows who leads, hears the leader's beats, and has little left to read when its turn
-comes. The broker lets it in when the leader's connection has gone. When the leader has written nothing for a whole lease, the
-candidate sends it away.
+While it waits it reads the topic. So it knows who leads, hears the leader's heartbeats, and has little left to read when its
+turn comes. The broker lets it in when the leader's connection has gone. When the leader has written nothing for a whole lease,
+the candidate sends it away.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AFTER_MOVE_SECONDS: Final = 0.5
 
 
 @attrs.frozen
-class Claimed:
+class ClaimedLog:
     """A log that this instance leads, read up to its CLAIM. `at`: when the CLAIM was sent."""
 
     fold: LogFold
@@ -61,7 +61,7 @@ class Claimed:
 
 
 @attrs.frozen
-class Surroundings:
+class StoreContext:
     """State that all logs of a store share."""
 
     brokers: Brokers
@@ -72,12 +72,12 @@ class Surroundings:
 class Candidate:
     """Of one log. `claim()` once."""
 
-    def __init__(self, around: Surroundings, name: str, ledger_id: int, topic: str) -> None:
+    def __init__(self, context: StoreContext, name: str, ledger_id: int, topic: str) -> None:
         self.fold = LogFold(name, ledger_id)
         self.name = name
-        self._around = around
+        self._context = context
         self._topic = topic
-        self._subscription = LogSubscription(around.brokers, topic)
+        self._subscription = LogSubscription(context.brokers, topic)
         self._tail: Tail
         self._receipts: list[Position | None] = []
 
@@ -86,13 +86,13 @@ class Candidate:
         """The address of the leader, as far as this instance has read."""
         return self.fold.leader
 
-    async def claim(self, advertised: str) -> Claimed:
+    async def claim(self, advertised: str) -> ClaimedLog:
         """Return once this instance leads the log, however long that takes. If cancelled: nothing is left behind.
 
         Raises LogTopicRefused, LogDamaged, StoreTooNew.
         """
         mark = await self._make()
-        self._tail = Tail(self._around.brokers, self._topic, mark, self.fold.take)
+        self._tail = Tail(self._context.brokers, self._topic, mark, self.fold.take)
         self._tail.start()
         try:
             return await self._claim(mark, advertised)
@@ -100,14 +100,14 @@ class Candidate:
             await self._tail.close()
             raise
 
-    async def _claim(self, mark: Position, advertised: str) -> Claimed:
+    async def _claim(self, mark: Position, advertised: str) -> ClaimedLog:
         failures = 0
         while True:
             writer = self._writer()
             try:
                 at = await self._lead(writer, advertised)
                 self._check(mark)
-                return Claimed(self.fold, writer, self._tail, self._subscription, at)
+                return ClaimedLog(self.fold, writer, self._tail, self._subscription, at)
             except (PulsarError, LeaseLost) as error:
                 await writer.close()
                 self._check_final(error)
@@ -145,7 +145,7 @@ class Candidate:
     # ---- becoming the leader
 
     def _writer(self) -> Writer:
-        brokers = self._around.brokers
+        brokers = self._context.brokers
         name = f"pulsar-txn-log-{int(brokers.runtime.random() * 2**48):012x}"
         self._receipts.clear()
         writer = Writer(brokers, self._topic, name)
@@ -158,7 +158,7 @@ class Candidate:
         await self._take_turn(writer)
         fold, tail = self.fold, self._tail
         claim = Frame(writer.epoch, 0, 0, 0, 0, (Record(Kind.CLAIM, 0, advertised.encode()),))
-        at = self._around.brokers.runtime.monotonic()
+        at = self._context.brokers.runtime.monotonic()
         writer.send(encode(claim))
 
         def is_read() -> bool:
@@ -207,8 +207,8 @@ class Candidate:
         Looks are counted, not seconds: a process that was stopped itself has heard nothing, and knows nothing.
         """
         tail = self._tail
-        spread = 1 + _SPREAD * self._around.brokers.runtime.random()  # those who wait had better not act at one moment
-        pause = spread * self._around.lease_seconds / _LOOKS_PER_LEASE
+        spread = 1 + _SPREAD * self._context.brokers.runtime.random()  # those who wait had better not act at one moment
+        pause = spread * self._context.lease_seconds / _LOOKS_PER_LEASE
         silent, heard, attachments = 0, tail.heard, tail.attachments
         while silent < _LOOKS_PER_LEASE:
             await asyncio.sleep(pause)

@@ -8,7 +8,7 @@ A message is a frame, with a header and the records of one turn. Nothing here do
 `sequence` counts the frames of one epoch, so that a frame that was sent twice is known. A frame with sequence 0 is the CLAIM of
 a new leader, which has not read the log yet: its other numbers mean nothing. In all others, `next entry` is the number of the
 first entry in the frame or after it, `first entry` what the log was trimmed to, and `snapshot` the newest finished snapshot.
-A frame without records is a beat.
+A frame without records is a heartbeat.
 
 Frames count only if they are of the leader: the producer and the epoch of the last CLAIM. A frame that came twice is dropped
 by its number. So what a former leader, or somebody else, wrote behind a CLAIM is not in the log.
@@ -38,7 +38,7 @@ _END: Final = struct.Struct(">qI")
 
 HEADER_BYTES: Final = _HEAD.size + _CHECKSUM.size
 RECORD_BYTES: Final = _RECORD.size
-"""What a frame, and a record in it, take beside the data."""
+"""Bytes of a frame, and of a record in it, beside the data."""
 
 _MOST_UNFINISHED: Final = 2
 _ADVICE: Final = (
@@ -137,7 +137,7 @@ def end_of_snapshot(number: int, covers: int, parts: int) -> Record:
 
 
 def read_end(record: Record) -> tuple[int, int]:
-    """Return what a snapshot covers (an entry's number), and how many parts it has. NotAFrame."""
+    """Last entry that a snapshot covers (its number), and the number of its parts. NotAFrame."""
     if len(record.data) != _END.size:
         raise NotAFrame("the end of a snapshot has another size")
     covers, parts = _END.unpack(record.data)
@@ -325,11 +325,11 @@ class LogFold:
 
     @property
     def live_bytes(self) -> int:
-        """Return what of the log is needed: entries and snapshot."""
+        """Bytes of the log that are still needed: entries and snapshot."""
         return self.bytes + (0 if self.snapshot is None else sum(map(len, self.snapshot.parts)))
 
     def droppable(self) -> int:
-        """Return how many of the oldest frames nobody needs."""
+        """Number of the oldest frames that nobody needs."""
         needed = self._needed_from()
         return 0 if not self._marks else max(0, min(len(self._marks), needed - self._marks[0].ordinal))
 

@@ -28,7 +28,7 @@ from pulsar_txn.ledger.protocols import (
 )
 from pulsar_txn.wire.ids import Position
 
-from .candidate import Claimed
+from .candidate import ClaimedLog
 from .frames import HEADER_BYTES, RECORD_BYTES, Frame, Kind, Record, encode, end_of_snapshot
 
 logger = logging.getLogger("pulsar_txn.tc_service")
@@ -39,7 +39,7 @@ _MOST_IN_FLIGHT: Final = 16
 FRAME_BYTES: Final = 1 << 20
 """A frame takes no further record from here on."""
 
-_BEATS_PER_LEASE: Final = 4
+_HEARTBEATS_PER_LEASE: Final = 4
 _UNANSWERED_SECONDS: Final = 30.0
 """A send without an answer for so long is given up; a broker that restarts takes less."""
 
@@ -48,7 +48,7 @@ _TRIM_SECONDS: Final = 1.0
 _SEND_OVERHEAD_BYTES: Final = 1024
 _REWRITE_FRAMES: Final = 1024
 _REWRITE_BYTES_PER_FRAME: Final = 256
-"""A log that is idle is written again when its beats and old records are so many more than what is needed of it."""
+"""A log that is idle is written again when its heartbeats and old records are so many more than what is needed of it."""
 
 
 class FrameGroup(CommitGroup):
@@ -118,7 +118,7 @@ class FrameQueue:
         return self.open_group.bytes + waiting
 
     def unanswered_seconds(self) -> float:
-        """Return how long the oldest frame waits for its receipt; 0 when none does."""
+        """Seconds since the oldest frame without a receipt was sent; 0 when there is none."""
         return self._runtime.monotonic() - self._in_flight[0].at if self._in_flight else 0.0
 
     def make_room(self, size: int) -> None:
@@ -214,7 +214,7 @@ class TopicLog(BaseLog):
 
     def __init__(
         self,
-        claimed: Claimed,
+        claimed: ClaimedLog,
         runtime: Runtime,
         lease_seconds: float,
         pressure: Pressure,
@@ -241,7 +241,7 @@ class TopicLog(BaseLog):
         writer.when_lost = self._failed
         claimed.tail.take = self._take
         claimed.tail.when_failed = self._failed
-        self._timer = runtime.call_later(lease_seconds / _BEATS_PER_LEASE, self._beat)
+        self._timer = runtime.call_later(lease_seconds / _HEARTBEATS_PER_LEASE, self._heartbeat)
 
     # ---- the lease
 
@@ -271,9 +271,9 @@ class TopicLog(BaseLog):
             self._end(error)
             self.tell_failed(error)
 
-    def _beat(self) -> None:
-        pause = self._lease_seconds / _BEATS_PER_LEASE
-        self._timer = self._runtime.call_later(pause, self._beat)
+    def _heartbeat(self) -> None:
+        pause = self._lease_seconds / _HEARTBEATS_PER_LEASE
+        self._timer = self._runtime.call_later(pause, self._heartbeat)
         if self.store.unanswered_seconds() > _UNANSWERED_SECONDS:
             self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s {self._writer.refusal}")
         elif self.store.newest is None:
@@ -459,7 +459,7 @@ class TopicLog(BaseLog):
         self._trimming = None
 
     def _rewrite(self) -> None:
-        """Write what is needed once more, when the topic holds much else: so a log that only beats does not grow."""
+        """Write what is needed once more, when the topic holds much else: so a log that has only heartbeats does not grow."""
         fold = self._fold
         kept = min(fold.frame_count, fold.frames - self._rewritten_at)
         if kept < _REWRITE_FRAMES + fold.live_bytes // _REWRITE_BYTES_PER_FRAME:

@@ -8,7 +8,7 @@ A message has one operation, or a piece of a snapshot:
 
     "PTXM"  version u8  kind u8  writer 8 bytes  sequence u64  expected i64  path size u16  CRC32C u32  path  data
 
-`writer` names one life of one instance, and `sequence` counts its operations: one that was sent twice counts once.
+`writer` names one incarnation of an instance, and `sequence` counts its operations: one that was sent twice counts once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ANY_VERSION: Final = -2
 """`expected` where any version will do; -1: there must be no value."""
 _COVERS: Final = struct.Struct(">qqI")
 _MOST_WRITERS: Final = 1000
-"""Lives of instances whose last operation is known; an older one writes no more."""
+"""Incarnations of instances whose last operation is known; an older one writes no more."""
 
 Result: TypeAlias = int | VersionConflict
 
@@ -239,7 +239,7 @@ def end_data(covers: Position, parts: int) -> bytes:
 
 
 class Catchup:
-    """The operations of a topic as they are read at a start, until everything is there: then `settle`.
+    """The operations of a topic as they are read at a start, until everything is there: then `finish`.
 
     A snapshot stands behind operations that it covers, and others may stand between: so all are kept until the end.
     """
@@ -268,7 +268,7 @@ class Catchup:
             if len(parts) == count:
                 self._snapshot = ((ledger_id, entry_id), parts)
 
-    def settle(self, fold: MetadataFold, was_trimmed: bool) -> None:
+    def finish(self, fold: MetadataFold, was_trimmed: bool) -> None:
         """Bring `fold` to the state after the last message. LogDamaged when a snapshot is needed that is not there."""
         covers: Position = (-1, -1)
         if self._snapshot is not None:
@@ -472,7 +472,7 @@ class SharedMetadata:
         waiter = self._waiting.get(operation.sequence)
         if waiter is not None and not waiter.done():
             if self._catchup is not None:  # it was our HELLO: everything before it was read
-                self._catchup.settle(self._fold, was_trimmed=self._was_trimmed)
+                self._catchup.finish(self._fold, was_trimmed=self._was_trimmed)
                 self._catchup = None
             waiter.set_result(result)
         if self._snapshot is not None and operation.sequence == self._snapshot[0]:

@@ -32,7 +32,7 @@ from pulsar_txn.ledger.protocols import (
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 
-from .candidate import Candidate, Surroundings
+from .candidate import Candidate, StoreContext
 from .log import TopicLog
 from .metadata import Op, SharedMetadata
 from .topic import LogSubscription, LogTopicRefused
@@ -110,7 +110,7 @@ async def check_namespace(namespace: str, admin_url: str, settings: Settings) ->
 
 
 def dangers(namespace: str, policies: Mapping[str, Any]) -> Iterator[str]:
-    """Return what would lose a log, each with what to do."""
+    """Settings of the cluster that would lose a log, each with its remedy."""
     if policies.get("message_ttl_in_seconds"):
         yield f"messages expire; pulsar-admin namespaces remove-message-ttl {namespace}"
     for kind, quota in (policies.get("backlog_quota_map") or {}).items():
@@ -161,7 +161,7 @@ class TopicStore:
         self._prefix = prefix
         self._admin_url = admin_url
         self._runtime = runtime
-        self._around = Surroundings(self._brokers, self._lease_seconds, self.pressure)
+        self._context = StoreContext(self._brokers, self._lease_seconds, self.pressure)
         self._shared = SharedMetadata(self._brokers, metadata_topic(namespace, prefix))
         self.metadata: MetadataStore = self._shared
         self._opening: dict[str, Candidate] = {}
@@ -209,7 +209,7 @@ class TopicStore:
     async def _lead(self, name: str, ledger_id: int) -> TopicLog | None:
         """The log, once we lead it; None when the lease was lost while it opened."""
         topic = log_topic(self._namespace, self._prefix, ledger_id, name)
-        candidate = self._opening[name] = Candidate(self._around, name, ledger_id, topic)
+        candidate = self._opening[name] = Candidate(self._context, name, ledger_id, topic)
         try:
             claimed = await candidate.claim(self.advertised)
         finally:
@@ -240,7 +240,7 @@ class TopicStore:
 
     @property
     def log_count(self) -> int:
-        """Return how many logs there are."""
+        """Number of logs."""
         return len(self._shared.keys(_LOG))
 
     def names(self, prefix: str = "") -> list[str]:

@@ -64,17 +64,17 @@ class LogTopicRefused(StoreUnsupported):
 
 
 def pause_seconds(failures: int) -> float:
-    """Return how long to wait after so many failures in a row."""
+    """Pause (seconds) after so many failures in a row."""
     return _PAUSES[min(failures, _LAST)]
 
 
 def level_of(failures: int) -> int:
-    """Return how loudly to speak of one more failure in a row: the sixth, the eleventh and the twenty-first… are news."""
+    """Log level for one more failure in a row: the sixth, the eleventh and the twenty-first… are news."""
     return logging.WARNING if failures in _NEWS else logging.DEBUG
 
 
 def as_pulsar_error(error: LookupFailed) -> PulsarError:
-    """Return why the owner of a topic was not found."""
+    """Translate a lookup that failed to the PulsarError behind it."""
     cause = error.__cause__
     return cause if isinstance(cause, PulsarError) else ConnectionLost(f"the broker of {error} was not found")
 
@@ -303,7 +303,7 @@ class Tail:
         self._attachment.keep_trying()
 
     async def until(self, seen: Callable[[], bool]) -> None:
-        """Return when `seen` is true, which is asked after messages have come in. Raises what ended the tail."""
+        """Wait until `seen` is true, which is asked after messages have come in. Raises what ended the tail."""
         while not seen():
             if self.failure is not None:
                 raise self.failure
@@ -426,7 +426,7 @@ class Writer:
         self.max_message_size = 0
         self.lost: LeaseLost | None = None
         self.refusal = ""
-        """What the broker said last when it refused a message."""
+        """The broker's last refusal of a message."""
         self._brokers = brokers
         self._topic = topic
         self._mode = WAIT_FOR_EXCLUSIVE

@@ -117,7 +117,7 @@ class States:
         return tickets
 
     async def read_own(self, key: str) -> bytes | None:
-        """Return what the runtime itself has stored under a key that functions cannot use."""
+        """Value that the runtime itself has stored under a key that functions cannot use."""
         found = (await self._open(WHOLE)).table.get(key)
         return found if isinstance(found, bytes) else None
 
@@ -150,7 +150,7 @@ class States:
         await self.reset()
 
     def number_of(self, message: Message[bytes]) -> int:
-        """Return which state a message uses."""
+        """The state that a message uses."""
         state = self._config.state
         if state is None or state.scope is StateScope.FUNCTION:
             return WHOLE
@@ -265,7 +265,7 @@ class States:
 
 
 def _lost(number: int, log: StateLog, error: ProducerFenced) -> PulsarError:
-    """Return what a fenced owner is told: its messages went elsewhere with the state of their partition, or it has to end."""
+    """Error for a fenced owner: its messages went elsewhere with the state of their partition, or it has to end."""
     if number != WHOLE:
         return StateMoved(f"another instance took over the state in {log.topic}")
     return StateTaken(f"another instance took over the state in {log.topic}: {error.message}")

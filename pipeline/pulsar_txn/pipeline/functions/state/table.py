@@ -263,7 +263,7 @@ class StateLog:
 
 
 async def _next(reader: AsyncReader[bytes]) -> Sequence[Message[bytes]]:
-    """Return what is there; nothing when nothing came for a while."""
+    """Messages that have come; none when nothing came for a while."""
     try:
         async with asyncio.timeout(QUIET):
             return await reader.read_many(AT_ONCE)

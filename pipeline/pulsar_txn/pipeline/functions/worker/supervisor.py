@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.pipeline.functions.worker.door import InstanceName, InstanceSpec, function_config
+from pulsar_txn.pipeline.functions.worker.broker_api import InstanceName, InstanceSpec, function_config
 
 SECONDS: Final = 60.0
 

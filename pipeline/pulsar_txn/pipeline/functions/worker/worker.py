@@ -29,7 +29,7 @@ from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import consumer_type_of
 from pulsar_txn.pipeline.functions.sections import StateScope
 from pulsar_txn.pipeline.functions.state.table import StateLog, Value, read_key
-from pulsar_txn.pipeline.functions.worker.door import Door, WorkerReplaced, function_config, specs_of
+from pulsar_txn.pipeline.functions.worker.broker_api import BrokerApi, WorkerReplaced, function_config, specs_of
 from pulsar_txn.pipeline.functions.worker.supervisor import Supervisor
 
 OUTPUT_SECONDS: Final = 10.0
@@ -51,8 +51,8 @@ class RefusedError(Exception):
 class Answers:
     """Answers the questions of a broker."""
 
-    def __init__(self, door: Door, supervisor: Supervisor) -> None:
-        self._door = door
+    def __init__(self, broker_api: BrokerApi, supervisor: Supervisor) -> None:
+        self._broker_api = broker_api
         self._supervisor = supervisor
         self._verbs: dict[str, Callable[[AsyncClient, FunctionConfig, Question], Awaitable[Any]]] = {
             "trigger": self._trigger,
@@ -102,7 +102,9 @@ class Answers:
     async def _query_state(self, client: AsyncClient, config: FunctionConfig, question: Question) -> dict[str, Any]:
         key = question["key"]
         _check_key(config, key)
-        found = await read_key(client, config.state_topic, key) if await self._door.has_topic(config.state_topic) else None
+        found = (
+            await read_key(client, config.state_topic, key) if await self._broker_api.has_topic(config.state_topic) else None
+        )
         if found is None:
             raise RefusedError(404, f"key '{key}' doesn't exist.")
         value, position = found
@@ -131,7 +133,7 @@ class Answers:
             raise RefusedError(400, "its inputs are a pattern; remove the subscription from each topic")
         async with self._supervisor.without(config.fqfn):
             for topic in config.topics:
-                if not await self._door.has_topic(topic):
+                if not await self._broker_api.has_topic(topic):
                     continue
                 consumer = await client.subscribe(
                     topic, config.subscription, consumer_type=consumer_type_of(config), receiver_queue_size=1
@@ -220,15 +222,15 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
     worker = f"worker-{os.getpid()}-{os.urandom(4).hex()}"
     with tempfile.TemporaryDirectory(prefix="pulsar-txn-functions-") as folder:
         async with aiohttp.ClientSession() as session:
-            door = Door(session, admin_url, worker, Path(folder))
-            supervisor = Supervisor(door.package)
+            broker_api = BrokerApi(session, admin_url, worker, Path(folder))
+            supervisor = Supervisor(broker_api.package)
             known = asyncio.Event()
             said: dict[str, list[dict[str, Any]]] = {}
             tasks = [
                 asyncio.create_task(stop.wait()),
-                asyncio.create_task(_follow(door, supervisor, known, said)),
-                asyncio.create_task(_report(door, supervisor, worker, said)),
-                asyncio.create_task(_answer_all(door, Answers(door, supervisor), known)),
+                asyncio.create_task(_follow(broker_api, supervisor, known, said)),
+                asyncio.create_task(_report(broker_api, supervisor, worker, said)),
+                asyncio.create_task(_answer_all(broker_api, Answers(broker_api, supervisor), known)),
             ]
             if with_parent:
                 tasks.append(asyncio.create_task(_input_ends()))
@@ -243,11 +245,13 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
                 await supervisor.end()
 
 
-async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event, said: dict[str, list[dict[str, Any]]]) -> None:
+async def _follow(
+    broker_api: BrokerApi, supervisor: Supervisor, known: asyncio.Event, said: dict[str, list[dict[str, Any]]]
+) -> None:
     revision = ""
     while True:
         try:
-            found = await door.assignments(revision)
+            found = await broker_api.assignments(revision)
         except WorkerReplaced:
             raise
         except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
@@ -266,7 +270,7 @@ def _epoch(revision: str) -> str:
     return revision.partition(".")[0]
 
 
-async def _report(door: Door, supervisor: Supervisor, worker: str, said: dict[str, list[dict[str, Any]]]) -> None:
+async def _report(broker_api: BrokerApi, supervisor: Supervisor, worker: str, said: dict[str, list[dict[str, Any]]]) -> None:
     """Each second what has changed since it was `said` to this broker."""
     while True:
         reports = supervisor.reports(worker)
@@ -277,7 +281,7 @@ async def _report(door: Door, supervisor: Supervisor, worker: str, said: dict[st
                 continue
             said[fqfn] = report
             try:
-                await door.report(fqfn, report)
+                await broker_api.report(fqfn, report)
             except WorkerReplaced:
                 raise
             except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
@@ -286,14 +290,14 @@ async def _report(door: Door, supervisor: Supervisor, worker: str, said: dict[st
         await asyncio.sleep(REPORT_SECONDS)
 
 
-async def _answer_all(door: Door, answers: Answers, known: asyncio.Event) -> None:
+async def _answer_all(broker_api: BrokerApi, answers: Answers, known: asyncio.Event) -> None:
     """Questions are answered side by side. `known`: the broker knows this worker."""
     await known.wait()
     answering: set[asyncio.Task[None]] = set()
     try:
         while True:
             try:
-                asked = await door.questions()
+                asked = await broker_api.questions()
             except WorkerReplaced:
                 raise
             except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
@@ -301,7 +305,7 @@ async def _answer_all(door: Door, answers: Answers, known: asyncio.Event) -> Non
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             for question in asked:
-                task = asyncio.create_task(_answer_one(door, answers, question))
+                task = asyncio.create_task(_answer_one(broker_api, answers, question))
                 answering.add(task)
                 task.add_done_callback(answering.discard)
     finally:
@@ -310,10 +314,10 @@ async def _answer_all(door: Door, answers: Answers, known: asyncio.Event) -> Non
         await asyncio.gather(*answering, return_exceptions=True)
 
 
-async def _answer_one(door: Door, answers: Answers, question: dict[str, Any]) -> None:
+async def _answer_one(broker_api: BrokerApi, answers: Answers, question: dict[str, Any]) -> None:
     said = await answers.answer(question)
     try:
-        await door.answer(question["number"], said)
+        await broker_api.answer(question["number"], said)
     except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
         logger.warning("the broker did not take the answer to %s of %s: %s", question["verb"], question["fqfn"], error)
 

@@ -97,7 +97,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _by_number(numbers: Any, make: Callable[[int], bytes]) -> Any:
-    """Return what `make` says of each number, called once per distinct one; null for null."""
+    """Apply `make` to each number, once per distinct one; null for null."""
     distinct = numbers.dictionary_encode()
     made = pa.array([make(number) for number in distinct.dictionary.to_pylist()], pa.binary())
     return made.take(distinct.indices)

@@ -102,8 +102,8 @@ ATTEMPTS: Final = 3
 """Transactions that one `commit` begins at most, when sends fail or a transaction is ended by somebody else."""
 
 
-class Outcome(enum.Enum):
-    """The outcome of a micro-batch."""
+class PublishResult(enum.Enum):
+    """Result of publishing a micro-batch."""
 
     PUBLISHED = "published"
     SKIPPED = "skipped"
@@ -165,7 +165,7 @@ class SinkCommitter:
         return self._last
 
     def commit(self, work: Work) -> Steps:
-        """Publish a micro-batch; returns an Outcome.
+        """Publish a micro-batch; returns a PublishResult.
 
         Raises a SinkError; the next call then takes over again. Safe to abandon at any request.
         """
@@ -178,7 +178,7 @@ class SinkCommitter:
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
-                return Outcome.PUBLISHED if attempt else Outcome.SKIPPED
+                return PublishResult.PUBLISHED if attempt else PublishResult.SKIPPED
             if attempt < self._attempts:
                 yield from self._attempt(work, epoch)
         raise StoreFailed(
@@ -355,7 +355,7 @@ def _forward(what: str, txn_id: str, places: Sequence[Place]) -> Generator[Reque
 
 
 def _not_the_same(marker: Marker, work: Work) -> str | None:
-    """Return why the work is not the one that the marker of its number stands for; None when nothing speaks against it."""
+    """Reason why the work differs from the one that the marker of its number stands for; None if it does not."""
     if marker.offsets and work.offsets and marker.offsets != work.offsets:
         return (
             "this checkpoint has planned other offsets under that number: it was copied, or restored from a backup. Use the "
@@ -393,7 +393,7 @@ def _up_to(marker: Marker) -> str:
 
 
 def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
-    """Return what to do when the last marker is of another query."""
+    """Advice for a last marker that is of another query."""
     ends = " and ".join(marker.source_ends)
     start = f"with startingOffsets={ends}, where that query had ended," if ends else "where that query had ended"
     return (
@@ -477,11 +477,11 @@ class GroupedCommitter(SinkCommitter):
     """See `SinkCommitter`; its micro-batches are a `GroupWork` each."""
 
     def commit(self, work: Work) -> Steps:
-        """Publish a micro-batch; returns an Outcome. GroupRefused when the transactions of its tasks are over."""
-        outcome: Outcome = yield from super().commit(work)
-        if outcome is Outcome.SKIPPED:
+        """Publish a micro-batch; returns a PublishResult. GroupRefused when the transactions of its tasks are over."""
+        result: PublishResult = yield from super().commit(work)
+        if result is PublishResult.SKIPPED:
             yield Sweep()
-        return outcome
+        return result
 
     def _attempt(self, work: Work, epoch: int) -> Steps:
         assert isinstance(work, GroupWork)  # noqa: S101  # the writer makes it

@@ -79,7 +79,7 @@ def staging_topic_of(options: Options, name: str) -> str:
 
 
 def count_partitions(options: Options, topic: str) -> int:
-    """Return how many partitions a topic has now, 0 for one without."""
+    """Number of partitions of a topic now, 0 for one without."""
     return background().run(_count(options, topic))
 
 
@@ -89,7 +89,7 @@ def counted(options: Options) -> dict[str, int]:
 
 
 def known_or_asked(options: Options, known: Mapping[str, int]) -> Callable[[str], int]:
-    """Return what a task routes by: what the driver has counted; topics that only its rows name are asked for."""
+    """Function from topics to partition counts: the driver's counts; topics that only rows name are asked for."""
     return lambda topic: known[topic] if topic in known else count_partitions(options, topic)
 
 
@@ -184,7 +184,7 @@ async def warn_if_nobody_keeps(topics: Iterable[str], options: Options) -> None:
 
 
 async def _warning(topic: str, admin: Admin | None) -> str | None:
-    """Return what to say about a topic; None when a subscription, or retention for ever, keeps its messages."""
+    """Warning about a topic; None when a subscription, or retention for ever, keeps its messages."""
     if admin is None:
         return (
             f"{topic}: unless it has a subscription, Pulsar deletes its messages when its retention is over, which by default "
@@ -267,7 +267,7 @@ def job_epoch(options: Options, job: str) -> Epoch | None:
 
 
 def transactional_id(sink_id: str) -> str:
-    """Return what all runs of a sink share."""
+    """Transactional id that all runs of a sink share."""
     return f"spark-sink/{sink_id}"
 
 

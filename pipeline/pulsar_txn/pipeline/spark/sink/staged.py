@@ -100,7 +100,7 @@ class Routed(Protocol):
 
 
 def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) -> dict[str, int]:
-    """Return how many messages go to each topic."""
+    """Number of messages for each topic."""
     counts: dict[str, int] = {}
     for payload in payloads:
         counts[payload.topic] = counts.get(payload.topic, 0) + payload.batch.num_messages
@@ -110,7 +110,7 @@ def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) ->
 
 
 def handed_over(messages: Iterable[Staged]) -> tuple[list[Payload], list[Parked]]:
-    """Return what tasks have handed to the commit, in the order of Spark's partitions: here, and on the staging topic."""
+    """Payloads that tasks have handed to the commit, in the order of Spark's partitions: here, and on the staging topic."""
     in_order = sorted(messages, key=lambda each: each.partition)
     return [each for message in in_order for each in message.payloads], [
         each for message in in_order for each in message.parked

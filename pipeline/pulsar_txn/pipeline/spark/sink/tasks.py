@@ -155,7 +155,7 @@ class TaskSending:
 
 
 def rows_sent(messages: Iterable[Sent]) -> dict[str, int]:
-    """Return how many rows were sent to each topic, by the attempts that count."""
+    """Number of rows sent to each topic, by the attempts that count."""
     counts: dict[str, int] = {}
     for message in messages:
         for topic, count in message.rows.items():
@@ -203,7 +203,7 @@ class Encoding:
 
     @property
     def schema(self) -> SchemaInfo | None:
-        """Return what the broker is told of the payloads."""
+        """Schema of the payloads, as the broker is told."""
         return None if self._typed is None else self._typed.info
 
     def encode(self, batches: Iterable[Any], put: Put) -> dict[str, int]:
@@ -225,7 +225,7 @@ class Encoding:
 
 
 def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_id: str = "") -> Staged:
-    """Return what a task hands to the commit: its encoded rows, or where they are on the staging topic."""
+    """Stage a task's rows for the commit: encoded here, or on the staging topic."""
     staging = TaskStaging(encoding.options, staging_topic)
     carrier = Carrier(encoding.options.inline_max_bytes, lambda: staging)
     try:

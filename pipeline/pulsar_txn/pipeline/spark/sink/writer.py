@@ -28,7 +28,7 @@ from pulsar_txn.pipeline.spark.sink.committer import (
     GroupedCommitter,
     GroupWork,
     KeptSinks,
-    Outcome,
+    PublishResult,
     SinkCommitter,
     Work,
     fill,
@@ -146,9 +146,9 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         else:
             work = Work(batchId, rows, [each.place for each in parked], ends, acks, offsets=digest)
         epoch = sent[0].epoch if sent else None
-        outcome = background().run(self._commit(query_id, work, staged, epoch))
-        level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
-        logger.log(level, "micro-batch %d: %s", batchId, outcome.value)
+        result = background().run(self._commit(query_id, work, staged, epoch))
+        level = logging.INFO if result is PublishResult.PUBLISHED else logging.WARNING
+        logger.log(level, "micro-batch %d: %s", batchId, result.value)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Abort what tasks have sent: the coordinator refuses it for what is committed, so a commit in doubt may be replayed.
@@ -159,7 +159,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if epoch is not None:
             background().run(give_up(self._options, epoch))
 
-    async def _commit(self, query_id: str, work: Work, staged: list[Staged], epoch: Epoch | None) -> Outcome:
+    async def _commit(self, query_id: str, work: Work, staged: list[Staged], epoch: Epoch | None) -> PublishResult:
         options = self._options
         name = sink_id(options, query_id)
         control_topic = control_topic_of(options, name)
@@ -176,10 +176,10 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
         key = (connection_of(options), control_topic, query_id, epoch is None)
 
-        async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> Outcome:
+        async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> PublishResult:
             steps = committer.commit(work)
-            outcome: Outcome = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
-            return outcome
+            result: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
+            return result
 
         if epoch is not None:
             await act_as((await background().client(options, epoch.name)).inside, epoch)
@@ -295,10 +295,10 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked], target=target)
         try:
             steps = VersionCommitter(name).commit(work)
-            outcome: Outcome = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
+            result: PublishResult = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
         finally:
             await store.close()
-        if outcome is Outcome.SKIPPED:
+        if result is PublishResult.SKIPPED:
             text = "%s: version %d was published before, so this job writes nothing"
             logger.warning(text, self._options.txn_app_id, version)
         if parked:

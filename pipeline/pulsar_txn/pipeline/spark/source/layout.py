@@ -62,7 +62,7 @@ CORRUPT: Final = "_corrupt"
 
 
 def all_columns(options: Options, typed: TopicType | None) -> Layout:
-    """Return what a query gets that names no columns."""
+    """Layout of a query that names no columns."""
     kinds: dict[str, DataType] = {}
     if typed is not None:
         kinds["value"] = typed.value.kind
@@ -105,7 +105,7 @@ def _same_name(name: str, every: Layout) -> str:
 
 
 def topics_type(options: Options) -> TopicType | None:
-    """Return what the options ask for: the one schema of all topics, or one that they describe; None for bytes. OptionError."""
+    """Type of the topics by the options: the schema of all topics, or one that they describe; None for bytes. OptionError."""
     check_schema_options(options)
     if asks_for_bytes(options):
         return None

@@ -214,7 +214,7 @@ class Limit:
         )
 
     def less(self, rows: int, size: int) -> Limit:
-        """Return what is left of it."""
+        """The limit that is left after so many rows and bytes."""
         return Limit(
             None if self.rows is None else max(0, self.rows - rows), None if self.size is None else max(0, self.size - size)
         )
@@ -232,7 +232,7 @@ class Limits:
         self._walks: dict[str, Walk] = {}
 
     async def reach(self, start: Mapping[str, Place], end: Mapping[str, Place], limit: Limit) -> Places:
-        """Return how far `limit` reaches, shared over the partitions."""
+        """Positions that `limit` reaches, shared over the partitions."""
         reached = dict(end)
         behind = sorted(topic for topic in end if start.get(topic, NOTHING) < end[topic])
         walks = await asyncio.gather(*(self._walk(topic, start.get(topic, NOTHING)) for topic in behind))

@@ -34,7 +34,7 @@ VERSION: Final = 1
 
 
 def to_offset(places: Mapping[str, Place]) -> dict[str, Any]:
-    """Return what Spark is given."""
+    """Encode positions as an offset of Spark."""
     return {"p": {topic: list(places[topic]) for topic in sorted(places)}, "v": VERSION}
 
 
@@ -135,7 +135,7 @@ class Ledgers:
         return cls(tuple(sorted(sizes.items())), int(stats["numberOfEntries"]), last)
 
     def between(self, after: Place, upto: Place) -> int:
-        """Return how many entries are there after one position, up to and with another."""
+        """Number of entries after one position, up to and with another."""
         return max(0, min(self._number(upto) - self._number(after), self.entries))
 
     def following(self, position: Place) -> Place:
@@ -147,7 +147,7 @@ class Ledgers:
         return (ledger_id, entry_id + 1) if later is None else (later, 0)
 
     def _number(self, position: Place) -> int:
-        """Return how many entries there are up to a position, counted from the first entry of the first ledger."""
+        """Number of entries up to a position, counted from the first entry of the first ledger."""
         ledger_id, entry_id = position
         before = sum(size for each, size in self.sizes if each < ledger_id)
         return before + min(entry_id + 1, dict(self.sizes).get(ledger_id, 0))

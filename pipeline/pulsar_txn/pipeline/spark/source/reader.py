@@ -164,7 +164,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return {"_options": self._options, "_layout": self._layout}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return where a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""
+        """Offset at which a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""
         text = self._options.starting_offsets or "latest"
         ends = self._ends()
         check_missing(self._options, self._open().missing)
@@ -178,7 +178,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return to_offset(start)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return how far the next micro-batch goes."""
+        """Offset at which the next micro-batch ends."""
         end = self._next_end(start, limit)
         self._read_after = end
         return to_offset(end)

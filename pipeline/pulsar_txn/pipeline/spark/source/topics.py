@@ -80,7 +80,7 @@ class OpenTransactions:
 
     @property
     def age_seconds(self) -> float:
-        """Return how long ago that was."""
+        """Seconds since the last look."""
         return time.monotonic() - self._looked_at
 
     async def watch(self, partitions: Iterable[str], patience_seconds: float) -> None:

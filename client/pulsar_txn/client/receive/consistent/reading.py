@@ -10,12 +10,12 @@ import attrs
 
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
 from pulsar_txn.client.net.core import Closable, Core, close_all
+from pulsar_txn.client.receive.consistent.fetching import Fetcher, PlanDelivery
+from pulsar_txn.client.receive.consistent.planner import Limits, Planner
+from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace
+from pulsar_txn.client.receive.consistent.scout import Scout
+from pulsar_txn.client.receive.consistent.start_positions import Found, StartPositions
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.cuts.beginning import Beginning, Found
-from pulsar_txn.client.receive.cuts.delivery import Delivery, Fetcher
-from pulsar_txn.client.receive.cuts.planner import Limits, Planner
-from pulsar_txn.client.receive.cuts.position import CutPosition, PartitionPlace
-from pulsar_txn.client.receive.cuts.scout import Scout
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
@@ -25,23 +25,29 @@ from pulsar_txn.wire.ids import EARLIEST, MessageId
 T = TypeVar("T")
 
 
-class Reading(Generic[T]):
+class ConsistentReading(Generic[T]):
     """Reads the partitions of one consistent reader, looks for new ones, and carries plans out."""
 
     def __init__(
-        self, core: Core, beginning: Beginning, schema: Schema[T], options: ConsumerOptions, limits: Limits, interval: float
+        self,
+        core: Core,
+        start_positions: StartPositions,
+        schema: Schema[T],
+        options: ConsumerOptions,
+        limits: Limits,
+        interval: float,
     ) -> None:
         self.position = CutPosition({})
         """The place after the last cut that was handed out."""
         self._core = core
-        self._beginning = beginning
+        self._start_positions = start_positions
         self._schema = schema
         self._options = options
         self._interval = interval
         self._planner = Planner(limits)
         self._scouts: list[Scout] = []
         self._fetchers: list[Fetcher[T]] = []
-        self._delivery: Delivery[T] | None = None
+        self._delivery: PlanDelivery[T] | None = None
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -58,9 +64,9 @@ class Reading(Generic[T]):
         """Attach to all partitions; when one fails, or this is cancelled, all are closed and the error is raised."""
         self._core.register(self._id, outside)
         try:
-            await self._join(await self._beginning.partitions())
+            await self._join(await self._start_positions.partitions())
             self.position = self._place()
-            if self._beginning.may_grow:
+            if self._start_positions.may_grow:
                 self._listing = self._core.spawn(self._follow())
             else:
                 self._planner.listed(1 << 62)
@@ -85,7 +91,7 @@ class Reading(Generic[T]):
                 self._changed.clear()
                 plan = self._planner.next(max_messages)
                 if plan is not None:
-                    self._delivery = Delivery(plan, self._fetchers)
+                    self._delivery = PlanDelivery(plan, self._fetchers)
                     self._wake()
                 else:
                     await self._changed.wait()
@@ -100,8 +106,8 @@ class Reading(Generic[T]):
 
     def _place(self) -> CutPosition:
         places = {}
-        for scout, lane in zip(self._scouts, self._planner.lanes, strict=True):
-            after = max(lane.taken, scout.place.after)
+        for scout, lookahead in zip(self._scouts, self._planner.lookaheads, strict=True):
+            after = max(lookahead.taken, scout.place.after)
             places[scout.topic] = PartitionPlace(after, scout.trail.begin(after), scout.place.since)
         return CutPosition(places)
 
@@ -155,14 +161,14 @@ class Reading(Generic[T]):
                 await self._wanted.wait()
             number = self._planner.begin_sample()
             try:
-                await self._join(await self._beginning.new_partitions())
+                await self._join(await self._start_positions.new_partitions())
             except PulsarError as error:
                 if not error.retriable:
                     self._fail(error)
                     return
             else:
                 self._planner.listed(number)
-                self._planner.settle()
+                self._planner.mark_complete()
                 self._wake()
             await asyncio.sleep(self._interval)
 

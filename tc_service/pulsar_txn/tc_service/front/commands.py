@@ -1,4 +1,4 @@
-"""Speech of the front itself: the frames that it takes out of a client's stream, its answers, and the brokers it may lead to.
+"""Commands that the front answers itself: it takes their frames out of a client's stream. Also the brokers that it may lead to.
 
 Only the commands of transactions, and those on the way to the coordinators, are seen. All else passes on: what nobody wants is
 never put together, and its bytes go on as they come, in runs as long as their segment, whatever the frames in it are. So a
@@ -29,7 +29,7 @@ _logger = logging.getLogger("pulsar_txn.tc_service.front")
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-PASSES: Final = -1
+PASS_THROUGH: Final = -1
 """In place of a frame's type: bytes that go on."""
 MAX_WANTED_BYTES: Final = 1 << 17
 """Of a frame that is put together. What is wanted are requests with names in them, and credentials."""
@@ -37,7 +37,7 @@ _START_BYTES: Final = 10
 """Total size, command size, and a type of one byte with its tag: no command is shorter."""
 _LEAST_SIZE: Final = _START_BYTES - 4
 _TYPE_TAG: Final = 8
-_MOST_KNOWN: Final = 1024
+_MAX_LEARNED: Final = 1024
 _CONNECT_SECONDS: Final = 5.0
 _CONNECT: Final = int(pb.BaseCommand.CONNECT)
 _CONNECTED: Final = int(pb.BaseCommand.CONNECTED)
@@ -49,7 +49,7 @@ _CHALLENGE: Final = int(pb.BaseCommand.AUTH_CHALLENGE)
 _RESPONSE: Final = int(pb.BaseCommand.AUTH_RESPONSE)
 FROM_CLIENT: Final = frozenset({_CONNECT, _LOOKUP, _METADATA, _TC_CONNECT, _RESPONSE, *REQUESTS})
 FROM_BROKER: Final = frozenset({_CONNECTED, _LOOKUP_RESPONSE, _CHALLENGE})
-"""What is put together, and seen."""
+"""Types of the frames that are put together, and seen."""
 _ASSIGN: Final = ASSIGN_TOPIC.rpartition("/")[2].encode()
 _TLS_ONLY: Final = (
     "a client cannot show its certificate to a broker through the front; authenticate by token, or give the client the service "
@@ -57,7 +57,7 @@ _TLS_ONLY: Final = (
 )
 
 
-class Cutter:
+class FrameSplitter:
     """One direction of a connection. `wanted`: the types that `feed` gives as whole frames.
 
     `strict`: every frame has to begin with its type, as those of all known peers do; a client cannot hide a command otherwise.
@@ -90,7 +90,7 @@ class Cutter:
         left, end = self._left, len(data)
         if left >= end:
             self._left = left - end
-            return [(PASSES, data)] if data else []
+            return [(PASS_THROUGH, data)] if data else []
         if self._held:
             self._held += data
             if len(self._held) < self._needed:
@@ -98,9 +98,9 @@ class Cutter:
             data = bytes(self._held)
             self._held.clear()
             end = len(data)
-        return self._cut(data, left, end)
+        return self._split(data, left, end)
 
-    def _cut(self, data: bytes, at: int, end: int) -> list[tuple[int, bytes]]:
+    def _split(self, data: bytes, at: int, end: int) -> list[tuple[int, bytes]]:
         pieces: list[tuple[int, bytes]] = []
         start, wanted = 0, self.wanted
         self._left, self._needed = 0, _START_BYTES
@@ -109,7 +109,7 @@ class Cutter:
             kind = data[at + 9]
             if size < _LEAST_SIZE or data[at + 8] != _TYPE_TAG or kind > 127:
                 self._check(size)
-                kind = PASSES
+                kind = PASS_THROUGH
             stop = at + 4 + size
             if kind in wanted:
                 if size > MAX_WANTED_BYTES:
@@ -118,7 +118,7 @@ class Cutter:
                     self._needed = 4 + size
                     break
                 if at > start:
-                    pieces.append((PASSES, data[start:at]))
+                    pieces.append((PASS_THROUGH, data[start:at]))
                 pieces.append((kind, data[at + 4 : stop]))
                 start = at = stop
             elif stop > end:
@@ -127,7 +127,7 @@ class Cutter:
             else:
                 at = stop
         if at > start:
-            pieces.append((PASSES, data[start:at] if at - start < end else data))
+            pieces.append((PASS_THROUGH, data[start:at] if at - start < end else data))
         if at < end:
             self._held += data[at:]
         return pieces
@@ -139,7 +139,7 @@ class Cutter:
             raise MalformedFrame("a command does not begin with its type, or has one that no client sends")
 
 
-def whole(frame: bytes) -> bytes:
+def with_size(frame: bytes) -> bytes:
     """A frame that was cut out, with its total size again."""
     return len(frame).to_bytes(4) + frame
 
@@ -154,7 +154,7 @@ class FrontBrokers:
         self._context = _context(config)
         self._known: dict[str, Address] = {str(each): each for each in self._hosts}
         self._learned: dict[str, None] = {}
-        self._first = 0
+        self._next_host = 0
 
     def learn(self, *urls: str) -> None:
         """A broker of the cluster has named these; the oldest of very many are forgotten."""
@@ -169,7 +169,7 @@ class FrontBrokers:
             self._learned.pop(name, None)
             self._learned[name] = None
             self._known[name] = address
-            if len(self._learned) > _MOST_KNOWN:
+            if len(self._learned) > _MAX_LEARNED:
                 oldest = next(iter(self._learned))
                 del self._learned[oldest], self._known[oldest]
 
@@ -186,19 +186,19 @@ class FrontBrokers:
     async def connect(self, factory: Callable[[], P], to: Address | None) -> P:
         """A connection to this broker, or to some one: the next when one does not answer. Refusal ServiceNotReady."""
         failure: Exception | None = None
-        for address in self._in_turn() if to is None else [to]:
+        for address in self._addresses_in_turn() if to is None else [to]:
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await self._connect(factory, address)
             except (OSError, TimeoutError) as error:
                 failure = error
-                self._first += 1
+                self._next_host += 1
         raise Refusal(
             ServerError.ServiceNotReady, f"no broker of the cluster {self.name} can be reached ({failure}); retry"
         ) from failure
 
-    def _in_turn(self) -> list[Address]:
-        first = self._first % len(self._hosts)
+    def _addresses_in_turn(self) -> list[Address]:
+        first = self._next_host % len(self._hosts)
         return [*self._hosts[first:], *self._hosts[:first]]
 
     async def _connect(self, factory: Callable[[], P], address: Address) -> P:
@@ -243,7 +243,7 @@ class Front(Protocol):
 class Link(Answering, Protocol):
     """A client's connection with that of its broker."""
 
-    def pass_on(self, data: list[bytes]) -> None:
+    def forward(self, data: list[bytes]) -> None:
         """To the broker."""
 
     def begin_request(self) -> None:
@@ -253,8 +253,8 @@ class Link(Answering, Protocol):
         """Note that it is answered."""
 
 
-class Speaker:
-    """One client of the front."""
+class ClientCommands:
+    """Commands of one client of the front, and the broker's answers to it."""
 
     def __init__(self, front: Front, link: Link) -> None:
         self._front = front
@@ -267,7 +267,7 @@ class Speaker:
         """The client is gone. Its transactions stay open until their timeout."""
         self._session.ended()
 
-    def introduce(self, frame: bytes) -> Address | None:
+    def on_connect(self, frame: bytes) -> Address | None:
         """CONNECT: who the client is, as far as we are to know, and the broker that it wants to go to. Raises Refusal."""
         body = decode_command(frame).connect
         session, authentication = self._session, self._front.services.authentication
@@ -282,34 +282,34 @@ class Speaker:
 
     # ---- from the client
 
-    def heard(self, pieces: list[tuple[int, bytes]]) -> None:
+    def on_client_frames(self, pieces: list[tuple[int, bytes]]) -> None:
         """Answer what is ours, and pass on what is not. Raises WireError."""
         on: list[bytes] = []
         for kind, piece in pieces:
             if not self._link.connected and kind != _RESPONSE:
                 raise MalformedFrame("only after CONNECTED a client may go on")
-            if kind == PASSES:
+            if kind == PASS_THROUGH:
                 on.append(piece)
             elif (take := self._session.requests.get(kind)) is not None:
                 self._link.begin_request()
                 take(piece)
-            elif not self._is_ours(kind, piece):
-                on.append(whole(piece))
+            elif not self._answer_if_ours(kind, piece):
+                on.append(with_size(piece))
         if on:
-            self._link.pass_on(on)
+            self._link.forward(on)
 
-    def _is_ours(self, kind: int, frame: bytes) -> bool:
+    def _answer_if_ours(self, kind: int, frame: bytes) -> bool:
         """Answer a command that is for us; False for one that is for the broker."""
         if kind in (_LOOKUP, _METADATA):
-            return _ASSIGN in frame and self._is_answered(kind, decode_command(frame))
+            return _ASSIGN in frame and self._answer_lookup(kind, decode_command(frame))
         if kind == _TC_CONNECT:
-            self._tc_connect(decode_command(frame).tcClientConnectRequest)
+            self._on_tc_connect(decode_command(frame).tcClientConnectRequest)
             return True
         if kind == _RESPONSE:
-            return self._respond(decode_command(frame).authResponse)
+            return self._on_auth_response(decode_command(frame).authResponse)
         raise MalformedFrame("CONNECT came a second time")
 
-    def _is_answered(self, kind: int, said: pb.BaseCommand) -> bool:
+    def _answer_lookup(self, kind: int, said: pb.BaseCommand) -> bool:
         write = self._link.write_command
         if kind == _METADATA and said.partitionMetadata.topic == ASSIGN_TOPIC:
             count = len(self._front.services.coordinators)
@@ -317,11 +317,11 @@ class Speaker:
             write("partitionMetadataResponse", request_id=said.partitionMetadata.request_id, partitions=count, response=done)
             return True
         if kind == _LOOKUP and (tc_id := assign_partition(said.lookupTopic.topic)) is not None:
-            write("lookupTopicResponse", request_id=said.lookupTopic.request_id, **self._where(tc_id))
+            write("lookupTopicResponse", request_id=said.lookupTopic.request_id, **self._leader_address(tc_id))
             return True
         return False
 
-    def _where(self, tc_id: int) -> dict[str, Any]:
+    def _leader_address(self, tc_id: int) -> dict[str, Any]:
         """The front of the instance that leads a coordinator."""
         leader = self._front.services.leaders.find(tc_id)
         if leader is None:
@@ -333,19 +333,19 @@ class Speaker:
         connect = pb.CommandLookupTopicResponse.Connect
         return {"brokerServiceUrl": leader.plain, "brokerServiceUrlTls": leader.tls, "response": connect, "authoritative": True}
 
-    def _tc_connect(self, body: Any) -> None:
+    def _on_tc_connect(self, body: Any) -> None:
         self._link.begin_request()
         task = asyncio.get_running_loop().create_task(on_tc_connect(self._session, body))
         self._session.keep(task)
-        task.add_done_callback(self._is_connected)
+        task.add_done_callback(self._tc_connect_done)
 
-    def _is_connected(self, task: asyncio.Task[None]) -> None:
+    def _tc_connect_done(self, task: asyncio.Task[None]) -> None:
         self._link.end_request()
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("a request of %s failed", self._link.peer, exc_info=error)
             self._link.close()
 
-    def _respond(self, body: Any) -> bool:
+    def _on_auth_response(self, body: Any) -> bool:
         """AUTH_RESPONSE: fresh credentials are looked at here too; whether the broker has not asked for them."""
         if self._front.services.authentication.enabled and not self._session.introduction.renew(body):
             return True
@@ -356,8 +356,8 @@ class Speaker:
 
     # ---- from the broker
 
-    def told(self, kind: int, frame: bytes) -> bytes:
-        """Return what goes on to the client in place of this frame. Raises WireError."""
+    def on_broker_frame(self, kind: int, frame: bytes) -> bytes:
+        """Frame for the client in place of this one of its broker. Raises WireError."""
         if kind == _CONNECTED:
             self._link.know("")
         elif kind == _CHALLENGE:
@@ -369,4 +369,4 @@ class Speaker:
             if answer.proxy_through_service_url and not self._front.keeps_proxy_through:
                 answer.proxy_through_service_url = False
                 return encode_command(said)
-        return whole(frame)
+        return with_size(frame)

@@ -1,4 +1,4 @@
-"""Arguments of a consistent reader, checked; and the reader, opened."""
+"""Arguments of a consistent reader, and their validation before it is opened."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client._checks import check_whole, refused, seconds_of
 from pulsar_txn.client._options import options_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_whole
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.cuts.beginning import Beginning
-from pulsar_txn.client.receive.cuts.planner import Limits
-from pulsar_txn.client.receive.cuts.position import CutPosition
-from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader
-from pulsar_txn.client.receive.cuts.reading import Reading
+from pulsar_txn.client.receive.consistent.planner import Limits
+from pulsar_txn.client.receive.consistent.position import CutPosition
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
+from pulsar_txn.client.receive.consistent.reading import ConsistentReading
+from pulsar_txn.client.receive.consistent.start_positions import StartPositions
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.wire.ids import MessageId
@@ -34,7 +34,7 @@ _NOT_HERE: Final = {
 
 
 def _whole(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    check_whole(attribute.name, value, 1)
+    validate_whole(attribute.name, value, 1)
 
 
 @attrs.frozen(kw_only=True)
@@ -68,9 +68,9 @@ async def open_consistent_reader(
     if not chosen.consumer_type.is_single:
         raise InvalidConfiguration("a consistent reader keeps the order, and is alone", hint="leave out consumer_type")
     limits = Limits(bounds.max_ahead, bounds.max_cut_messages, bounds.max_cut_bytes)
-    beginning = Beginning(core, list(dict.fromkeys(topics)), start)
+    start_positions = StartPositions(core, list(dict.fromkeys(topics)), start)
     interval = seconds_of(bounds.check_interval, "check_interval")
-    reading: Reading[Any] = Reading(core, beginning, schema, chosen, limits, interval)
+    reading: ConsistentReading[Any] = ConsistentReading(core, start_positions, schema, chosen, limits, interval)
     reader: AsyncConsistentReader[Any] = AsyncConsistentReader(reading)
     await reading.start(reader)
     return reader

@@ -15,8 +15,8 @@ from pulsar_txn.client.sync.twin import LAST_CALLS_SECONDS, SyncLoop, Twin
 _NO_OPTIONS: Final = frozenset({"self", "unknown", "__class__"})
 
 
-def opened(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
-    """A loop, and the asyncio client that is going to live on it: its own, or that of the coordinator it shares.
+def client_on_loop(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
+    """A loop, and the asyncio client for it: its own, or that of the coordinator it shares.
 
     `given` has the local names of `Client.__init__`: its arguments, and what is no option. AlreadyClosed, ForkedClientError.
     """
@@ -35,8 +35,8 @@ def opened(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
     return loop, loop.take_in(lambda: AsyncClient(**options))
 
 
-def opened_coordinator(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncCoordinator]:
-    """A loop that has not started yet, and the asyncio coordinator that is going to live on it. `given` as for `opened`."""
+def coordinator_on_loop(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncCoordinator]:
+    """A loop that has not started yet, and the asyncio coordinator for it. `given` as for `client_on_loop`."""
     options, loop = _options(given), SyncLoop()
     _ask(loop, options)
     return loop, loop.take_in(lambda: AsyncCoordinator(**options))
@@ -52,8 +52,8 @@ def _ask(loop: SyncLoop, options: dict[str, Any]) -> None:
         options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])
 
 
-class Living:
-    """The life of one client or coordinator on its loop thread. The last one that is closed ends the thread."""
+class LoopLifetime:
+    """Lifetime of one client or coordinator on its loop thread. The last one that is closed ends the thread."""
 
     def __init__(self, loop: SyncLoop, resident: Resident) -> None:
         self._loop = loop

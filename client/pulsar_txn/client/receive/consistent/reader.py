@@ -9,11 +9,11 @@ from typing import Generic, Self, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import check_whole, number_of_seconds
+from pulsar_txn.client._validation import number_of_seconds, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.bounded import bounded
-from pulsar_txn.client.receive.cuts.position import CutPosition
-from pulsar_txn.client.receive.cuts.reading import Reading
+from pulsar_txn.client.receive.consistent.position import CutPosition
+from pulsar_txn.client.receive.consistent.reading import ConsistentReading
 from pulsar_txn.client.receive.message import Message
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class AsyncConsistentReader(Generic[T]):
     far enough. So it waits for a transaction that is open before it in one of the partitions.
     """
 
-    def __init__(self, reading: Reading[T]) -> None:
+    def __init__(self, reading: ConsistentReading[T]) -> None:
         self._reading = reading
 
     @property
@@ -64,7 +64,7 @@ class AsyncConsistentReader(Generic[T]):
         Raises AlreadyClosed; CutTooLarge, MessagesMissing and whatever else ends the reading, again at each call.
         If cancelled, nothing is lost.
         """
-        check_whole("max_messages", max_messages, 1)
+        validate_whole("max_messages", max_messages, 1)
         seconds = math.inf if timeout is None else number_of_seconds(timeout, "timeout")
         async with bounded(seconds, f"no cut is complete within {seconds:g} s"):
             messages = await self._reading.cut(max_messages)

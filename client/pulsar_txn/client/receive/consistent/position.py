@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import attrs
 
-from pulsar_txn.client._checks import refused
+from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.wire.ids import EARLIEST, Position
 

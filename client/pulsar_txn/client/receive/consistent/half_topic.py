@@ -7,29 +7,29 @@ after them.
 
 from __future__ import annotations
 
-from pulsar_txn.client.receive.cuts.lane import Samples
-from pulsar_txn.client.receive.entry_reader import Halves
+from pulsar_txn.client.receive.consistent.lookahead import Samples
+from pulsar_txn.client.receive.entry_reader import HalfMessageEnds
 from pulsar_txn.wire.ids import LATEST, Position
 
 
 class SampledEnds:
-    """Says which sample an end of the topic counts for."""
+    """Samples for which the ends of such a topic count."""
 
     def __init__(self) -> None:
-        self._halves = Samples()
-        self._settled = 0
+        self._half_samples = Samples()
+        self._complete_sample = 0
 
     def begin(self) -> None:
-        """A question for the end leaves. What is settled by now is in the topic."""
-        self._settled = self._halves.reached
+        """A question for the end leaves. Half messages that are decided by now are in the topic."""
+        self._complete_sample = self._half_samples.reached
 
-    def answered(self, number: int, halves: Halves | None) -> int:
+    def answered(self, number: int, half_messages: HalfMessageEnds | None) -> int:
         """The sample that the answer counts for: its own, unless transactions wait beside the topic."""
-        if halves is None:
+        if half_messages is None:
             return number
-        self._halves.add(number, halves.last)
-        self._halves.reach(LATEST if halves.first is None else _before(halves.first))
-        return self._settled
+        self._half_samples.add(number, half_messages.last)
+        self._half_samples.reach(LATEST if half_messages.first is None else _before(half_messages.first))
+        return self._complete_sample
 
 
 def _before(position: Position) -> Position:

@@ -1,4 +1,4 @@
-"""Checks of what an entry holds: how many messages, whether it can be read, how large it may become."""
+"""Verification of an entry: how many messages, whether it can be read, how large it may become."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 from pulsar_txn.client.errors import MessagesMissing
 from pulsar_txn.client.net.core import run_all
-from pulsar_txn.client.receive.cuts.lane import Run
-from pulsar_txn.client.receive.cuts.planner import Plan
+from pulsar_txn.client.receive.consistent.lookahead import Run
+from pulsar_txn.client.receive.consistent.planner import Plan
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader, newest_of
 from pulsar_txn.wire.ids import Position
@@ -96,7 +96,7 @@ class _Fetching(Generic[T]):
             self._missing = self._runs[0].messages if self._runs else 0
 
 
-class Delivery(Generic[T]):
+class PlanDelivery(Generic[T]):
     """A plan that is being carried out. It survives that a call for it is cancelled."""
 
     def __init__(self, plan: Plan, fetchers: Sequence[Fetcher[T]]) -> None:

@@ -1,4 +1,4 @@
-"""Checks of arguments and options of a program, one for each kind, whose InvalidConfiguration names the argument.
+"""Validation of arguments and options of a program, one for each kind, whose InvalidConfiguration names the argument.
 
 The validators for attrs come after those for a single value. Nothing here is called for every message, except for what a
 message is given beside its value.
@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
 from pulsar_txn.wire.topics import InvalidName, check_subscription
 
 E = TypeVar("E", bound=enum.Enum)
-Check: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
+Validator: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
 
 LEAST_SECONDS: Final = 0.001
 """What the protocol can say: it counts in milliseconds."""
@@ -44,7 +44,7 @@ def refused(what: str, value: object, needed: str, *, hint: str | None = None) -
 # --- one value --------------------------------------------------------------------------------------------------------
 
 
-def check_text(what: str, value: object) -> None:
+def validate_text(what: str, value: object) -> None:
     """For what goes to the broker as text."""
     if not isinstance(value, str):
         raise refused(what, value, "text")
@@ -55,16 +55,16 @@ def check_text(what: str, value: object) -> None:
             raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from None
 
 
-def check_subscription_name(what: str, value: Any) -> None:
+def validate_subscription_name(what: str, value: Any) -> None:
     """For the name of a subscription."""
-    check_text(what, value)
+    validate_text(what, value)
     try:
         check_subscription(value)
     except InvalidName as error:
         raise InvalidConfiguration(str(error)) from None
 
 
-def check_whole(what: str, value: object, least: int | None = None) -> None:
+def validate_whole(what: str, value: object, least: int | None = None) -> None:
     """For a whole number; integers of other libraries are some as well."""
     needed = "a whole number" if least is None else f"a whole number, at least {least}"
     if type(value) is not int:
@@ -76,29 +76,29 @@ def check_whole(what: str, value: object, least: int | None = None) -> None:
         raise refused(what, value, needed)
 
 
-def check_texts(what: str, value: object) -> None:
+def validate_texts(what: str, value: object) -> None:
     """For a mapping of text to text."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise refused(what, value, "a mapping of text to text")
     for name, text in value.items():
         if not (isinstance(name, str) and isinstance(text, str) and name.isascii() and text.isascii()):
-            check_text(f"a name in {what}", name)
-            check_text(f"{what}[{name!a}]", text)
+            validate_text(f"a name in {what}", name)
+            validate_text(f"{what}[{name!a}]", text)
 
 
-def check_call(what: str, value: object, needed: str = "a function") -> None:
+def validate_call(what: str, value: object, needed: str = "a function") -> None:
     """For what is called."""
     if not callable(value):
         raise refused(what, value, needed)
 
 
-def check_flag(what: str, value: object) -> None:
+def validate_flag(what: str, value: object) -> None:
     """For True and False, and what equals one of them."""
     if not isinstance(value, bool) and not (_is_number(value) and value in (0, 1)):
         raise refused(what, value, "True or False")
 
 
-def check_path(what: str, value: object) -> None:
+def validate_path(what: str, value: object) -> None:
     """For the name of a file."""
     if not isinstance(value, str | Path):
         raise refused(what, value, "the path of a file")
@@ -149,7 +149,7 @@ def _is_number(value: object) -> bool:
     return hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
 
 
-def check_schema(schema: object, what: str = "schema") -> None:
+def validate_schema(schema: object, what: str = "schema") -> None:
     """For what encodes and decodes, and is no class of such; None is left out."""
     methods = (getattr(schema, name, None) for name in ("encode", "decode"))
     if schema is not None and (isinstance(schema, type) or not all(callable(each) for each in methods)):
@@ -169,7 +169,7 @@ def no_transaction(txn: object) -> UsageError:
 # --- attrs ------------------------------------------------------------------------------------------------------------
 
 
-def at_least(least: float) -> Check:
+def at_least(least: float) -> Validator:
     """A number."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -187,7 +187,7 @@ def number(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> No
         raise refused(attribute.name, value, "a number")
 
 
-def seconds(least: float) -> Check:
+def seconds(least: float) -> Validator:
     """Behind `as_seconds`: a time of at least so many seconds."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -207,31 +207,31 @@ def above_zero(_instance: object, attribute: attrs.Attribute[Any], value: Any) -
         raise InvalidConfiguration(f"{attribute.name} must be more than 0, not {value!r}", hint="give it in seconds")
 
 
-def whole(least: int | None = None) -> Check:
+def whole(least: int | None = None) -> Validator:
     """A whole number."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check_whole(attribute.name, value, least)
+        validate_whole(attribute.name, value, least)
 
     return check
 
 
 def text(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Text that can be sent."""
-    check_text(attribute.name, value)
+    validate_text(attribute.name, value)
 
 
 def texts(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """A mapping of text to text."""
-    check_texts(attribute.name, value)
+    validate_texts(attribute.name, value)
 
 
 def flag(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """True or False, or what equals one of them."""
-    check_flag(attribute.name, value)
+    validate_flag(attribute.name, value)
 
 
-def instance(kind: type[Any] | tuple[type[Any], ...], needed: str) -> Check:
+def instance(kind: type[Any] | tuple[type[Any], ...], needed: str) -> Validator:
     """An object of a class."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -241,16 +241,16 @@ def instance(kind: type[Any] | tuple[type[Any], ...], needed: str) -> Check:
     return check
 
 
-def having(*methods: str, needed: str) -> Check:
+def having(*methods: str, needed: str) -> Validator:
     """An object with these methods, and no class of such."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check_methods(attribute.name, value, methods, needed)
+        validate_methods(attribute.name, value, methods, needed)
 
     return check
 
 
-def check_methods(what: str, value: object, methods: Sequence[str], needed: str) -> None:
+def validate_methods(what: str, value: object, methods: Sequence[str], needed: str) -> None:
     """For an object of the program's own."""
     if isinstance(value, type):
         raise refused(what, value, needed)
@@ -258,13 +258,13 @@ def check_methods(what: str, value: object, methods: Sequence[str], needed: str)
         raise InvalidConfiguration(f"{what} must be {needed}, not a value of type {type(value).__name__}")
 
 
-def each_having(*methods: str, needed: str) -> Check:
+def each_having(*methods: str, needed: str) -> Validator:
     """A sequence of objects with these methods."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise refused(attribute.name, value, f"a sequence, each {needed}")
         for each in value:
-            check_methods(f"each of {attribute.name}", each, methods, needed)
+            validate_methods(f"each of {attribute.name}", each, methods, needed)
 
     return check

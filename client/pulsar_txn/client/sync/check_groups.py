@@ -12,8 +12,14 @@ from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client.client import AsyncClient, transactional
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
-from pulsar_txn.client.send.halves import AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms, checked_halves
+from pulsar_txn.client.net.thread_futures import answer
+from pulsar_txn.client.send.half_messages import (
+    AsyncTransactionalProducer,
+    HalfMessage,
+    HalfSent,
+    HalfTerms,
+    validated_half_messages,
+)
 from pulsar_txn.client.sync.twin import SyncLoop, Twin, inner
 from pulsar_txn.client.txn.check_groups import ClosedWithGroup, LocalOutcome
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -98,7 +104,7 @@ class HalfSending:
         twin_of: Callable[[AsyncTransaction], Any],
     ) -> None:
         self._loop = loop
-        self._halves = inside.inside
+        self._half_messages = inside.inside
         self._producer = producer
         self._kind = kind
         self._twin_of = twin_of
@@ -108,37 +114,37 @@ class HalfSending:
     ) -> LocalOutcome:
         """As `AsyncTransactionalProducer.send_in_transaction`."""
         _check_plain(execute, "execute")
-        messages = checked_halves(first, also, self._kind)
-        what = self._halves.data_of(first, data)
-        txn = self._loop.call(lambda: self._halves.begin(what))
+        messages = validated_half_messages(first, also, self._kind)
+        what = self._half_messages.data_of(first, data)
+        txn = self._loop.call(lambda: self._half_messages.begin(what))
         twin = self._twin_of(txn)
         try:
             message_ids = self._send_all(messages, twin)
-            token = twin.prepare() if self._halves.prepares else None
+            token = twin.prepare() if self._half_messages.prepares else None
         except BaseException as error:
             raised = error
-            self._loop.run(lambda: self._halves.give_back(txn, raised))
+            self._loop.run(lambda: self._half_messages.give_back(txn, raised))
             raise
         try:
             outcome = not_awaitable(execute(HalfSent(twin, message_ids, what, token)), execute)
         except BaseException as error:
             raised = error
-            self._loop.run(lambda: self._halves.leave(txn, raised))
+            self._loop.run(lambda: self._half_messages.leave(txn, raised))
             raise
-        return self._loop.run(lambda: self._halves.end(txn, outcome))
+        return self._loop.run(lambda: self._half_messages.end(txn, outcome))
 
     def _send_all(self, messages: Sequence[HalfMessage], txn: Any) -> tuple[MessageId, ...]:
         """Side by side, as far as the producers have room."""
         if len(messages) == 1:
             return (self._producer.send(messages[0].value, txn=txn, **messages[0].options()),)
-        tickets: list[Future[MessageId] | MessageId] = []
+        futures: list[Future[MessageId] | MessageId] = []
         for each in messages:
             producer, options = each.producer or self._producer, each.options()
             try:
-                tickets.append(producer.send_nowait(each.value, txn=txn, **options))
+                futures.append(producer.send_nowait(each.value, txn=txn, **options))
             except ProducerQueueFull:
-                tickets.append(producer.send(each.value, txn=txn, **options))
-        return tuple(each if isinstance(each, MessageId) else each.result() for each in tickets)
+                futures.append(producer.send(each.value, txn=txn, **options))
+        return tuple(each if isinstance(each, MessageId) else each.result() for each in futures)
 
 
 def _check_plain(function: object, what: str) -> None:

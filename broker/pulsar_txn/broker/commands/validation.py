@@ -13,7 +13,7 @@ from pulsar_txn.wire.topics import (
 )
 
 
-def check_subscription_name(name: str) -> None:
+def validate_subscription_name(name: str) -> None:
     """Refusal NotAllowedError for what cannot be the name of a subscription."""
     try:
         check_subscription(name)
@@ -21,14 +21,14 @@ def check_subscription_name(name: str) -> None:
         raise Refusal(ServerError.NotAllowedError, str(error)) from None
 
 
-def check_client_name(kind: str, name: str) -> None:
+def validate_client_name(kind: str, name: str) -> None:
     """Refusal NotAllowedError for the name of a producer or consumer that is too long: the broker keeps it in memory."""
     if len(name.encode()) > MAX_SUBSCRIPTION_BYTES:
         text = f"the name of {kind} {name[:80]!r}… has more than {MAX_SUBSCRIPTION_BYTES} bytes; choose a shorter name"
         raise Refusal(ServerError.NotAllowedError, text)
 
 
-def check_user_topic(name: TopicName) -> None:
+def validate_user_topic(name: TopicName) -> None:
     """Refusal NotAllowedError for topics of the transaction machinery, which clients may not create."""
     if is_transaction_internal(str(name)) or str(name.base) == ASSIGN_TOPIC:
         raise Refusal(ServerError.NotAllowedError, f"{name} belongs to the transaction machinery")

@@ -15,10 +15,10 @@ from google.protobuf.message import DecodeError
 
 from pulsar_txn.client.errors import MessagesMissing, PulsarError
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.cuts.halves import SampledEnds
-from pulsar_txn.client.receive.cuts.planner import Planner, Shown
-from pulsar_txn.client.receive.cuts.position import PartitionPlace
-from pulsar_txn.client.receive.cuts.trail import ChunkTrail
+from pulsar_txn.client.receive.consistent.chunk_trail import ChunkTrail
+from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
+from pulsar_txn.client.receive.consistent.planner import Planner, Shown
+from pulsar_txn.client.receive.consistent.position import PartitionPlace
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, Ends, RawEntry
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -117,7 +117,7 @@ class Scout:
             self._read = max(self._read, entries[-1].position)
 
     def _tell(self) -> None:
-        self._planner.settle()
+        self._planner.mark_complete()
         self._changed()
 
     def _shown(self, entries: Sequence[RawEntry]) -> Iterator[Shown]:
@@ -165,7 +165,7 @@ class Scout:
         ends = await self._reader.ends(self._read)
         # What the broker counts as passed is here by now, and must be known before that is said.
         self._show(await self._reader.take(1 << 62, 0.0) if self._reader.waiting() else ())
-        if asked is not None and (counts := self._ends.answered(number, asked.halves)) > self._sampled:
+        if asked is not None and (counts := self._ends.answered(number, asked.half_messages)) > self._sampled:
             planner.sampled(self._index, counts, asked.passed)
             self._sampled = counts
         planner.passed(self._index, ends.passed)
@@ -174,7 +174,7 @@ class Scout:
 
 
 async def ends_of_new_reader(core: Core, topic: str, partition: int) -> Ends:
-    """Return what a reader is told that begins at the end of the topic: `passed` is after all that was stored when this began.
+    """Ends for a reader that begins at the end of the topic: `passed` is after all that was stored when this began.
 
     Raises as `AsyncEntryReader.start` and `AsyncEntryReader.ends`.
     """

@@ -1,8 +1,8 @@
-"""Looking a cluster over: its coordinators first, then each topic with its subscriptions. The result is findings.
+"""Examination of a cluster: its coordinators first, then each topic with its subscriptions. The result is findings.
 
-`Reading` turns the answers of the admin API into facts and judges nothing; `Looking` judges them. `compared` sets the log of a
-coordinator beside the cluster against what brokers show: commits that are hidden, and what is HELD. Looking changes nothing in
-the cluster.
+`ClusterReader` turns the answers of the admin API into facts and judges nothing; `Examination` judges them.
+`compare_with_coordinator` sets the log of a coordinator beside the cluster against what brokers show: commits that are hidden,
+and transactions that are HELD. Nothing here changes the cluster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STATUS: Final = {
 }
 _RECOVERED: Final = frozenset({"Ready", "NoSnapshot", "None"})
 _RECOVERS_MS: Final = 10_000
-"""How long a recovery may take before it counts as one that does not end."""
+"""Milliseconds that a recovery may take before it counts as one that does not end."""
 _TOPICS_AT_ONCE: Final = 64
 _ENTRIES_AT_ONCE: Final = 32
 _SAMPLES: Final = 3
@@ -75,7 +75,7 @@ class TransactionsOff(Exception):  # noqa: N818 - named by what is found
     """The brokers have no transactions."""
 
 
-class Reading:
+class ClusterReader:
     """Reading of what one cluster says of itself."""
 
     def __init__(self, admin: AdminApi) -> None:
@@ -105,7 +105,7 @@ class Reading:
         return sorted((_coordinator(int(number), stats) for number, stats in found.items()), key=lambda each: each.number)
 
     async def _partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 for one that is not partitioned, or not there."""
+        """Number of partitions of a topic; 0 for one that is not partitioned, or not there."""
         try:
             answer = await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/partitions")
         except AdminRefused as error:
@@ -122,13 +122,13 @@ class Reading:
         return _coordinator(number, stats)
 
     async def known(self) -> dict[TxnId, KnownTxn]:
-        """Return what the coordinators that are ready have open, or are ending."""
+        """Transactions that the ready coordinators have open, or are ending."""
         ready = [each.number for each in await self.coordinators() if each.state == READY]
         answers = await asyncio.gather(*map(self.known_to, ready))
         return {txn_id: txn for answer in answers for txn_id, txn in (answer or {}).items()}
 
     async def known_to(self, number: int) -> dict[TxnId, KnownTxn] | None:
-        """Return what one coordinator has open, or is ending; None when it cannot say, because it is being moved.
+        """Transactions that one coordinator has open, or is ending; None when it cannot say, because it is being moved.
 
         They are asked one by one: asked together, one that is not loaded makes the answer fail for all.
         """
@@ -141,7 +141,7 @@ class Reading:
         return {txn.txn_id: txn for txn in map(_known, found.values())}
 
     async def status(self, txn_id: TxnId) -> Status:
-        """Return what the coordinator of one transaction says of it now."""
+        """Status of a transaction at its coordinator now."""
         found = await self._metadata(txn_id)
         if found is not None:
             return found.status
@@ -208,7 +208,7 @@ class Reading:
         return PendingAckFacts(topic, subscription, stats["state"], ongoing, unacknowledged, _recovering(stats))
 
     async def ledgers(self, topic: str) -> Ledgers:
-        """Return where the entries of a topic are."""
+        """Ledgers of a topic, with their numbers of entries."""
         return Ledgers.of(await self._admin.get(f"/admin/v2/persistent/{topic_path(topic)}/internalStats"))
 
     async def entry(self, topic: str, position: Position) -> EntryFacts:
@@ -221,7 +221,7 @@ class Reading:
         return _entry(position, headers)
 
     async def first_position(self, topic: str, txn_id: TxnId) -> Position | None:
-        """Return where a transaction begins that is ongoing in a topic; None for any other."""
+        """Position of the first entry of a transaction that is ongoing in a topic; None for any other."""
         path = f"{_TRANSACTIONS}/transactionInBufferStats/{topic_path(topic)}/{txn_id.most}/{txn_id.least}"
         stats = await self._admin.get(path)
         return position_of(stats["startPosition"]) if stats.get("startPosition") and not stats.get("aborted") else None
@@ -276,15 +276,15 @@ class Scope:
 
 
 @value
-class _Holder:
+class _OngoingTransaction:
     """A transaction that is ongoing in a topic, and its first entry there."""
 
     txn_id: TxnId
     first: EntryFacts
 
 
-class Looking:
-    """One look at a cluster. `coordinators` and `known` are what it saw of the coordinators.
+class Examination:
+    """One examination of a cluster. `coordinators` and `known` are what it saw of the coordinators.
 
     `load(number)` connects to a coordinator as a client does, and says what kept it from that. A broker loads a coordinator
     when the first client asks for it, so one that is not loaded may be one that nobody has used.
@@ -292,7 +292,7 @@ class Looking:
 
     def __init__(
         self,
-        reading: Reading,
+        reader: ClusterReader,
         scope: Scope,
         now_ms: Callable[[], int],
         pause: Callable[[float], Awaitable[object]],
@@ -301,38 +301,38 @@ class Looking:
         self.coordinators: list[CoordinatorFacts] = []
         self.known: dict[TxnId, KnownTxn] = {}
         self.topics: list[str] = []
-        self._reading = reading
+        self._reader = reader
         self._scope = scope
         self._now_ms = now_ms
         self._pause = pause
         self._load = load
 
-    async def look(self) -> list[Finding]:
+    async def examine(self) -> list[Finding]:
         """Everything that is wrong in the scope. Raises AdminUnreachable, and AdminRefused for a role that may not look."""
         try:
-            findings = await self._look_at_coordinators()
+            findings = await self._examine_coordinators()
         except TransactionsOff:
             return [Finding("transactions_off", "the brokers have no transactions", TRANSACTIONS_OFF)]
-        self.topics = await self._reading.topics(self._scope.namespaces, self._scope.topics)
+        self.topics = await self._reader.topics(self._scope.namespaces, self._scope.topics)
         for start in range(0, len(self.topics), _TOPICS_AT_ONCE):  # a task for each of all topics would be too many
             part = self.topics[start : start + _TOPICS_AT_ONCE]
-            for found in await asyncio.gather(*map(self._look_at, part)):
+            for found in await asyncio.gather(*map(self._examine_topic, part)):
                 findings += found
         return findings
 
     # ---- coordinators
 
-    async def _look_at_coordinators(self) -> list[Finding]:
+    async def _examine_coordinators(self) -> list[Finding]:
         findings = []
-        health = await self._reading.health()
+        health = await self._reader.health()
         if "eadlock" in health:
             findings.append(Finding("deadlock", "threads of the broker wait for each other", DEADLOCK))
-        self.coordinators = await self._reading.coordinators()
+        self.coordinators = await self._reader.coordinators()
         if not self.coordinators:
             what = "the cluster has no transaction coordinator"
             return [*findings, Finding("no_coordinators", what, NO_ASSIGN_TOPIC)]
         findings += await self._load_all([each.number for each in self.coordinators if each.state != READY])
-        self.known = await self._reading.known()
+        self.known = await self._reader.known()
         return findings
 
     async def _load_all(self, numbers: Sequence[int]) -> list[Finding]:
@@ -340,7 +340,7 @@ class Looking:
         if not numbers:
             return []
         words = dict(zip(numbers, await asyncio.gather(*map(self._load, numbers)), strict=True))
-        self.coordinators = await self._reading.coordinators()
+        self.coordinators = await self._reader.coordinators()
         findings = []
         for each in self.coordinators:
             if each.state != READY:
@@ -351,39 +351,39 @@ class Looking:
 
     # ---- topics
 
-    async def _look_at(self, topic: str) -> list[Finding]:
+    async def _examine_topic(self, topic: str) -> list[Finding]:
         """One that cannot be looked at keeps no other from being looked at."""
         try:
-            buffer = await self._reading.buffer(topic)
-            findings = await self._look_at_buffer(buffer)
-            for subscription in await self._reading.subscriptions(topic):
-                findings += await self._look_at_subscription(subscription)
+            buffer = await self._reader.buffer(topic)
+            findings = await self._examine_buffer(buffer)
+            for subscription in await self._reader.subscriptions(topic):
+                findings += await self._examine_subscription(subscription)
         except AdminRefused as error:
             if error.status in FORBIDDEN:
                 raise
             if error.status == 404:
-                return self._missing(topic)
+                return self._missing_topic(topic)
             return [Finding("unreadable", f"the broker cannot say how it is: {error}", "look at its log", topic=topic)]
         except AdminUnreachable as error:
             advice = f"if that stays so: {REPLAY_SPINS}"
             return [Finding("silent", f"the broker does not say how it is: {error}", advice, topic=topic)]
         return findings
 
-    async def holders(self, topic: str) -> list[TxnId]:
+    async def ongoing_transactions(self, topic: str) -> list[TxnId]:
         """The transactions that are ongoing in a topic, as far as its entries are read. AdminRefused, AdminUnreachable."""
-        buffer = await self._reading.buffer(topic)
+        buffer = await self._reader.buffer(topic)
         if buffer.state not in _RECOVERED or not buffer.ongoing:
             return []
-        found, _ = await self._holders(buffer, await self._reading.ledgers(topic))
-        return [holder.txn_id for holder in found]
+        found, _ = await self._ongoing_transactions(buffer, await self._reader.ledgers(topic))
+        return [ongoing.txn_id for ongoing in found]
 
-    def _missing(self, topic: str) -> list[Finding]:
+    def _missing_topic(self, topic: str) -> list[Finding]:
         """One that was listed was deleted meanwhile."""
         if not self._scope.topics:
             return []
         return [Finding("missing", "there is no such topic", "check its name, and --cluster", topic=topic)]
 
-    async def _look_at_buffer(self, buffer: BufferFacts) -> list[Finding]:
+    async def _examine_buffer(self, buffer: BufferFacts) -> list[Finding]:
         if buffer.state not in _RECOVERED:
             since = buffer.recovering_since_ms
             if self._is_old(since, _RECOVERS_MS):
@@ -392,20 +392,20 @@ class Looking:
             return []
         if not buffer.ongoing:
             return []
-        ledgers = await self._reading.ledgers(buffer.topic)
-        holders, seen = await self._holders(buffer, ledgers)
-        findings = [await self._judge(buffer, ledgers, holder, seen) for holder in holders]
-        if len(holders) < buffer.ongoing and not self._scope_is_recent(holders):
-            findings += await self._not_found(buffer, len(holders))
+        ledgers = await self._reader.ledgers(buffer.topic)
+        ongoing_transactions, seen = await self._ongoing_transactions(buffer, ledgers)
+        findings = [await self._judge(buffer, ledgers, ongoing, seen) for ongoing in ongoing_transactions]
+        if len(ongoing_transactions) < buffer.ongoing and not self._are_all_recent(ongoing_transactions):
+            findings += await self._ongoing_without_entry(buffer, len(ongoing_transactions))
         return [finding for finding in findings if self._is_old(finding.since_ms, self._scope.older_than_ms)]
 
-    def _scope_is_recent(self, holders: Sequence[_Holder]) -> bool:
+    def _are_all_recent(self, ongoing_transactions: Sequence[_OngoingTransaction]) -> bool:
         """True if even the oldest of them is young: then the others are younger."""
-        oldest = min((holder.first.published_ms for holder in holders), default=0)
-        return bool(holders) and not self._is_old(oldest, self._scope.older_than_ms)
+        oldest = min((ongoing.first.published_ms for ongoing in ongoing_transactions), default=0)
+        return bool(ongoing_transactions) and not self._is_old(oldest, self._scope.older_than_ms)
 
-    async def _not_found(self, buffer: BufferFacts, found: int) -> list[Finding]:
-        now = await self._reading.buffer(buffer.topic)
+    async def _ongoing_without_entry(self, buffer: BufferFacts, found: int) -> list[Finding]:
+        now = await self._reader.buffer(buffer.topic)
         if now.ongoing <= found or now.max_read_position != buffer.max_read_position:
             return []
         what = (
@@ -413,42 +413,46 @@ class Looking:
         )
         return [Finding("more", what, "read more of the topic with --entries", topic=buffer.topic, since_ms=1)]
 
-    async def _holders(self, buffer: BufferFacts, ledgers: Ledgers) -> tuple[list[_Holder], list[EntryFacts]]:
+    async def _ongoing_transactions(
+        self, buffer: BufferFacts, ledgers: Ledgers
+    ) -> tuple[list[_OngoingTransaction], list[EntryFacts]]:
         """The transactions that are ongoing there, oldest first, and the entries that were read for it."""
-        holders: dict[TxnId, _Holder] = {}
+        ongoing_transactions: dict[TxnId, _OngoingTransaction] = {}
         asked: set[TxnId] = set()
         seen: list[EntryFacts] = []
         position = ledgers.after(buffer.max_read_position)
-        while position is not None and len(seen) < self._scope.entries and len(holders) < buffer.ongoing:
+        while position is not None and len(seen) < self._scope.entries and len(ongoing_transactions) < buffer.ongoing:
             batch: list[Position] = []
             while position is not None and len(batch) < _ENTRIES_AT_ONCE:
                 batch.append(position)
                 position = ledgers.after(position)
-            entries = await asyncio.gather(*(self._reading.entry(buffer.topic, each) for each in batch))
+            entries = await asyncio.gather(*(self._reader.entry(buffer.topic, each) for each in batch))
             seen += entries
             for entry in entries:
                 if entry.txn_id is None or entry.marker is not None or entry.txn_id in asked:
                     continue
                 asked.add(entry.txn_id)
-                if await self._reading.first_position(buffer.topic, entry.txn_id) is not None:
-                    holders[entry.txn_id] = _Holder(entry.txn_id, entry)
-        return list(holders.values()), seen
+                if await self._reader.first_position(buffer.topic, entry.txn_id) is not None:
+                    ongoing_transactions[entry.txn_id] = _OngoingTransaction(entry.txn_id, entry)
+        return list(ongoing_transactions.values()), seen
 
-    async def _judge(self, buffer: BufferFacts, ledgers: Ledgers, holder: _Holder, seen: Sequence[EntryFacts]) -> Finding:
-        txn_id, topic = holder.txn_id, buffer.topic
-        status = await self._reading.status(txn_id)
+    async def _judge(
+        self, buffer: BufferFacts, ledgers: Ledgers, ongoing: _OngoingTransaction, seen: Sequence[EntryFacts]
+    ) -> Finding:
+        txn_id, topic = ongoing.txn_id, buffer.topic
+        status = await self._reader.status(txn_id)
         ended_here = None
         if status in (Status.NOT_KNOWN, Status.AWAY):
-            ended_here = _outcome_of(txn_id, seen) or await self._outcome_before(topic, ledgers, holder)
+            ended_here = _outcome_of(txn_id, seen) or await self._outcome_before(topic, ledgers, ongoing)
         verdict = verdict_of(txn_id, status, ended_here)
         blocked = ledgers.count_after(buffer.max_read_position)
         known_txn = self.known.get(txn_id)
-        since_ms = holder.first.published_ms if known_txn is None else known_txn.opened_ms
+        since_ms = ongoing.first.published_ms if known_txn is None else known_txn.opened_ms
         return _finding(verdict, status, txn_id, topic, None, since_ms, blocked)
 
-    async def _outcome_before(self, topic: str, ledgers: Ledgers, holder: _Holder) -> str | None:
+    async def _outcome_before(self, topic: str, ledgers: Ledgers, ongoing: _OngoingTransaction) -> str | None:
         """The outcome of the marker that the transaction has before its late entry."""
-        position = ledgers.before(holder.first.position)
+        position = ledgers.before(ongoing.first.position)
         left = self._scope.entries
         while position is not None and left > 0:
             batch: list[Position] = []
@@ -456,15 +460,15 @@ class Looking:
                 batch.append(position)
                 position = ledgers.before(position)
             left -= len(batch)
-            entries = await asyncio.gather(*(self._reading.entry(topic, each) for each in batch))
-            outcome = _outcome_of(holder.txn_id, entries)
+            entries = await asyncio.gather(*(self._reader.entry(topic, each) for each in batch))
+            outcome = _outcome_of(ongoing.txn_id, entries)
             if outcome is not None:
                 return outcome
         return None
 
     # ---- subscriptions
 
-    async def _look_at_subscription(self, facts: PendingAckFacts) -> list[Finding]:
+    async def _examine_subscription(self, facts: PendingAckFacts) -> list[Finding]:
         place: dict[str, Any] = {"topic": facts.topic, "subscription": facts.subscription}
         if facts.state not in _RECOVERED:
             since = facts.recovering_since_ms
@@ -478,7 +482,7 @@ class Looking:
         if not facts.ongoing:
             return []
         findings = []
-        for txn in self._which_acked(self.known, facts):
+        for txn in self._transactions_acking(self.known, facts):
             verdict = verdict_of(txn.txn_id, txn.status, None)
             found = _finding(
                 verdict, txn.status, txn.txn_id, facts.topic, facts.subscription, txn.opened_ms, facts.unacknowledged
@@ -502,10 +506,10 @@ class Looking:
         for sample in range(_SAMPLES):
             if sample:
                 await self._pause(0.3)
-            before = await self._reading.known()
-            facts = await self._reading.pending_acks(topic, subscription)
-            after = await self._reading.known()
-            explained = self._which_acked(before | after, facts)
+            before = await self._reader.known()
+            facts = await self._reader.pending_acks(topic, subscription)
+            after = await self._reader.known()
+            explained = self._transactions_acking(before | after, facts)
             missing = facts.ongoing - len(explained)
             if missing <= 0:
                 return 0
@@ -513,7 +517,7 @@ class Looking:
         return fewest
 
     @staticmethod
-    def _which_acked(txns: dict[TxnId, KnownTxn], facts: PendingAckFacts) -> list[KnownTxn]:
+    def _transactions_acking(txns: dict[TxnId, KnownTxn], facts: PendingAckFacts) -> list[KnownTxn]:
         return [txn for txn in txns.values() if (facts.topic, facts.subscription) in txn.acked]
 
     def _is_old(self, since_ms: int, age_ms: int) -> bool:
@@ -540,9 +544,10 @@ def _finding(
     )
 
 
-async def compared(coordinator: AdminApi, brokers: AdminApi, cluster: str | None) -> list[Finding]:
-    """Return what is wrong. `cluster`: the name that the coordinator has for this one; None where it has one alone.
+async def compare_with_coordinator(coordinator: AdminApi, brokers: AdminApi, cluster: str | None) -> list[Finding]:
+    """Findings from a coordinator's log compared with the brokers.
 
+    `cluster`: the name that the coordinator has for this one; None where it has one alone.
     Raises AdminUnreachable, AdminRefused.
     """
     held: dict[str, Any] = await coordinator.get(f"{_TRANSACTIONS}/slowTransactions/0?held=true") or {}

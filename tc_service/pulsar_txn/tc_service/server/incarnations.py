@@ -1,7 +1,7 @@
-"""The lives of a service's logs: claims before anything is opened, and participants that are told only of what is claimed.
+"""The incarnations of a service's logs: claims come before anything is opened, and participants hear only of what is claimed.
 
-At each start, and when this instance begins to lead a log, a life begins (`tc.lives`): the registers in the clusters are
-compared with the log, a service number is drawn and claimed, and the LIFE record says what is held. Only then clients are
+At each start, and when this instance begins to lead a log, an incarnation begins (`tc.lives`): the registers in the clusters
+are compared with the log, a service number is drawn and claimed, and the LIFE record says what is held. Only then clients are
 served.
 
 An end is told after the registers of all clusters of its transaction say that the log has come as far as the decision. So a log
@@ -9,8 +9,8 @@ that was restored, or rolled back, behind a decision that somebody was told of i
 is away is not waited for: its own part waits, and the others get theirs.
 
 A broker answers "ok" to every end, also to one that changes nothing because the transaction was ended the other way before.
-Claims prevent that; `FirstCommits` would notice it, by the first commit of each life in each cluster. It needs the cluster's
-admin API, and changes nothing.
+Claims prevent that; `FirstCommits` would notice it, by the first commit of each incarnation in each cluster. It needs the
+admin API of the cluster, and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 
 _STORE: Final = "/tc-service/store"
 _FEW_LANES: Final = 1 << 16
-"""Others are drawn when a life has fewer left."""
+"""Others are drawn when an incarnation has fewer left."""
 _RETRY_SECONDS: Final = 1.0
 
 
 class FirstCommits:
-    """`admins`: those of the clusters that have one. `life`: the newest life of a log. `wrong`: commits that are hidden."""
+    """Comparison of each incarnation's first commit with its topic. `wrong`: commits that are hidden.
 
-    def __init__(self, admins: Callable[[], Mapping[str, AdminApi]], life: Callable[[TxnId], int]) -> None:
+    `admins`: the admin APIs of the clusters that have one. `incarnation`: the newest incarnation of a transaction's log.
+    """
+
+    def __init__(self, admins: Callable[[], Mapping[str, AdminApi]], incarnation: Callable[[TxnId], int]) -> None:
         self.wrong = 0
         self._admins = admins
-        self._life = life
+        self._incarnation = incarnation
         self._seen: dict[tuple[str, bool, int], int] = {}
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -60,11 +63,11 @@ class FirstCommits:
         if effect.action is not TxnAction.COMMIT or participant.subscription is not None:
             return
         key = cluster, bool(txn_id.most & LANE_BIT), coordinator_of(txn_id.most)
-        life = self._life(txn_id)
+        incarnation = self._incarnation(txn_id)
         admin = self._admins().get(cluster)
-        if self._seen.get(key) == life or admin is None:
+        if self._seen.get(key) == incarnation or admin is None:
             return
-        self._seen[key] = life
+        self._seen[key] = incarnation
         task = asyncio.get_running_loop().create_task(self._look(admin, cluster, participant, txn_id))
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
@@ -73,7 +76,7 @@ class FirstCommits:
         try:
             hidden = await hides(admin, participant.topic, txn_id)
         except (AdminRefused, AdminUnreachable) as error:
-            logger.info("the first commit of a life could not be compared with %s: %s", participant.topic, error)
+            logger.info("the first commit of an incarnation could not be compared with %s: %s", participant.topic, error)
             return
         if hidden:
             self.wrong += 1
@@ -106,31 +109,31 @@ async def store_id(store: LogStore, runtime: Runtime) -> str:
             continue
 
 
-class LivingHost(WatchedCoordinatorHost):
-    """A coordinator whose life begins at the end of its recovery."""
+class IncarnationHost(WatchedCoordinatorHost):
+    """A coordinator whose incarnation begins at the end of its recovery."""
 
-    begins: Callable[[LivingHost], Any]
+    begins: Callable[[IncarnationHost], Any]
 
     async def begin(self) -> None:
         """See `MachineHost.begin`."""
         await self.begins(self)
 
 
-class _Living:
+class _LedLog:
     """A log that this instance leads. `registers`: by cluster, of those that are claimed for it."""
 
-    def __init__(self, name: str, host: LivingHost) -> None:
+    def __init__(self, name: str, host: IncarnationHost) -> None:
         self.name = name
         self.host = host
         self.machine: Any = host.coordinator
         self.registers: dict[str, Register] = {}
         self.has_begun = False
         self.untold: list[tuple[TellParticipant, Callable[[TxnId], None]]] = []
-        """Ends that wait for the life to begin, or for a cluster to be claimed."""
+        """Ends that wait for the incarnation to begin, or for a cluster to be claimed."""
 
     @property
     def confirmed(self) -> Position:
-        """Return how far the log is durable."""
+        """Position up to which the log is durable."""
         return self.host.host.main.confirmed
 
     def close(self) -> None:
@@ -153,7 +156,7 @@ class _Living:
         return found
 
     def in_doubt(self, is_known: Callable[[str], bool]) -> tuple[int, ...]:
-        """Return what is open, and has a participant in a cluster whose register is not known."""
+        """Ids of open transactions with a participant in a cluster whose register is not known."""
         found = (info for info in self.machine.transactions() if info.status is TxnStatus.OPEN)
         return tuple(info.txn_id.least for info in found if not all(map(is_known, clusters_of(info))))
 
@@ -163,7 +166,7 @@ def clusters_of(info: Any) -> set[str]:
     return {decode(participant)[0] for participant in info.participants}
 
 
-class LogLives:
+class LogIncarnations:
     """All logs of a service. Implements `Participants` for their hosts.
 
     `told_by` tells an end whose registers have come far enough. `front`: the cluster whose front this service has; None: it has
@@ -189,7 +192,7 @@ class LogLives:
         self._service: int | None = None
         self._used: set[str] = set()
         self._drawing = asyncio.Lock()
-        self._logs: dict[str, _Living] = {}
+        self._logs: dict[str, _LedLog] = {}
         self._running: list[asyncio.Task[None]] = []
         self._extending = False
         for claim in self._claims.values():
@@ -202,91 +205,91 @@ class LogLives:
 
     async def close(self) -> None:
         """Tell nothing more, and leave the claims to others."""
-        for living in self._logs.values():
-            living.close()
+        for log in self._logs.values():
+            log.close()
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def hosts(self, kind: str, watch: Callable[[int], CoordinatorWatch]) -> Callable[..., LivingHost]:
+    def hosts(self, kind: str, watch: Callable[[int], CoordinatorWatch]) -> Callable[..., IncarnationHost]:
         """For `Coordinators`: makes the hosts of logs of one kind."""
 
-        def make(tc_id: int, *parts: Any) -> LivingHost:
-            host = LivingHost(*parts)
+        def make(tc_id: int, *parts: Any) -> IncarnationHost:
+            host = IncarnationHost(*parts)
             host.watch = watch(tc_id)
             host.begins = partial(self._begin, f"{kind}-{tc_id}")
             name = f"{kind}-{tc_id}"
             before = self._logs.get(name)
             if before is not None:
                 before.close()
-            self._logs[name] = _Living(name, host)
+            self._logs[name] = _LedLog(name, host)
             return host
 
         return make
 
     def held(self) -> Iterable[tuple[str, Any]]:
-        """Return what is HELD, with the names of the logs."""
-        for name, living in sorted(self._logs.items()):
-            for info in living.machine.held():
+        """Transactions that are HELD, with the names of their logs."""
+        for name, log in sorted(self._logs.items()):
+            for info in log.machine.held():
                 yield name, info
 
-    def life(self, txn_id: TxnId) -> int:
-        """The newest life of the log of a transaction."""
-        living = self._logs.get(_log_of(txn_id))
-        return 0 if living is None else int(living.machine.life)
+    def incarnation(self, txn_id: TxnId) -> int:
+        """The newest incarnation of the log of a transaction."""
+        log = self._logs.get(_log_of(txn_id))
+        return 0 if log is None else int(log.machine.life)
 
     @property
     def lost_registers(self) -> int:
         """Registers that another process has taken, with a copy of the log."""
-        return sum(register.is_lost for living in self._logs.values() for register in living.registers.values())
+        return sum(register.is_lost for log in self._logs.values() for register in log.registers.values())
 
-    # ---- a life begins
+    # ---- an incarnation begins
 
-    async def _begin(self, name: str, host: LivingHost) -> None:
-        living, claims = self._logs[name], list(self._claims.values())
-        await asyncio.gather(*(claim.settled.wait() for claim in claims))
+    async def _begin(self, name: str, host: IncarnationHost) -> None:
+        log, claims = self._logs[name], list(self._claims.values())
+        await asyncio.gather(*(claim.first_attempt_over.wait() for claim in claims))
         if self._fronts(name):
             await self._until_front()
         known, lost = [], []
         for claim in claims:
-            found = await self._compared(living, claim)
+            found = await self._compared(log, claim)
             if found is not None:
                 known.append(claim)
                 lost += [found] if found else []
-        first, until = await self._reserved(living) if self._fronts(name) else (0, 0)
+        first, until = await self._reserved(log) if self._fronts(name) else (0, 0)
         service = await self._draw(name, known)
         names = {claim.name for claim in known}
         if lost:
-            cause, hold = Cause.RESTORED, tuple(living.machine.living())
+            cause, hold = Cause.RESTORED, tuple(log.machine.living())
         else:
-            cause, hold = Cause.DOUBT, () if len(known) == len(claims) else living.in_doubt(names.__contains__)
-        await living.ask(lambda token: BeginLife(token, service, hold, cause, first_least=first, until_least=until))
-        self._report(name, living, lost)
+            cause, hold = Cause.DOUBT, () if len(known) == len(claims) else log.in_doubt(names.__contains__)
+        await log.ask(lambda token: BeginLife(token, service, hold, cause, first_least=first, until_least=until))
+        self._report(name, log, lost)
         for claim in known:
-            await self._registers(living, claim)
-        await self._release(living)
-        living.has_begun = True
+            await self._registers(log, claim)
+        await self._release(log)
+        log.has_begun = True
         for claim in claims:
             if claim.is_held and claim not in known:  # since a moment ago
-                await self._join_log(living, claim)
-        self._tell_again(living)
+                await self._join_log(log, claim)
+        self._tell_again(log)
 
-    async def _compared(self, living: _Living, claim: Claims) -> str | None:
+    async def _compared(self, log: _LedLog, claim: Claims) -> str | None:
         """Empty when the log holds what the cluster's register says; what it lacks; None when that is not known."""
         if not claim.is_held:
             return None
         try:
-            await claim.look()
-            found = await claim.register(living.name)
+            await claim.catch_up()
+            found = await claim.register(log.name)
         except (LedgerError, PulsarError) as error:
             claim.failed(error)
             return None
-        if found is None or living.machine.holds(found.service, found.position):
+        if found is None or log.machine.holds(found.service, found.position):
             return ""
         return f"the cluster {claim.name} knows {claimed(found)}"
 
     async def _draw(self, name: str, known: Iterable[Claims]) -> int:
-        """A service number that no other life has, claimed in the clusters that are known; one for all logs of a process."""
+        """A service number that no other incarnation has, claimed in the known clusters; one for all logs of a process."""
         async with self._drawing:
             service = self._service
             if service is None or name in self._used:
@@ -313,9 +316,9 @@ class LogLives:
             claim.failed(error)  # it takes no participants until it is held again, and the number is taken there
             return True
 
-    async def _registers(self, living: _Living, claim: Claims) -> None:
-        machine = living.machine
-        register = Register(claim, living.name, lambda: int(machine.life), lambda: living.confirmed, self._mine.__contains__)
+    async def _registers(self, log: _LedLog, claim: Claims) -> None:
+        machine = log.machine
+        register = Register(claim, log.name, lambda: int(machine.life), lambda: log.confirmed, self._mine.__contains__)
         try:
             await register.begin()
         except VersionConflict:
@@ -323,10 +326,10 @@ class LogLives:
         except (LedgerError, PulsarError) as error:
             claim.failed(error)
             return
-        living.registers[claim.name] = register
+        log.registers[claim.name] = register
 
-    def _report(self, name: str, living: _Living, lost: list[str]) -> None:
-        machine, held = living.machine, living.machine.held_count
+    def _report(self, name: str, log: _LedLog, lost: list[str]) -> None:
+        machine, held = log.machine, log.machine.held_count
         if lost:
             logger.error(
                 "log %s was restored, rolled back or copied: it ends at %d:%d, and %s. What was open in it may have been"
@@ -345,57 +348,59 @@ class LogLives:
         """Raises LedgerError, PulsarError: it is tried again."""
         for service in self._mine:
             if not await claim.take(service, self._process):
-                text = f"life {service:07x} of this process is claimed by another one in the cluster {claim.name}: restart"
+                text = (
+                    f"incarnation {service:07x} of this process is claimed by another one in the cluster {claim.name}: restart"
+                )
                 logger.error("%s", text)
                 raise VersionConflict(text)
-        for living in list(self._logs.values()):
-            if living.has_begun and claim.name not in living.registers:
-                await self._join_log(living, claim)
-        for living in self._logs.values():  # the claims are held right after this: what waits from then on is written
-            if living.has_begun:
-                self._tell_again(living)
-                if claim.name in living.registers:
-                    living.registers[claim.name].go_on(is_joining=True)
+        for log in list(self._logs.values()):
+            if log.has_begun and claim.name not in log.registers:
+                await self._join_log(log, claim)
+        for log in self._logs.values():  # the claims are held right after this: what waits from then on is written
+            if log.has_begun:
+                self._tell_again(log)
+                if claim.name in log.registers:
+                    log.registers[claim.name].go_on(is_joining=True)
 
-    async def _join_log(self, living: _Living, claim: Claims) -> None:
-        await claim.look()
-        found = await claim.register(living.name)
-        if found is not None and found.service not in self._mine and not living.machine.holds(found.service, found.position):
-            held = [info.txn_id for info in living.machine.held(Cause.DOUBT) if claim.name in clusters_of(info)]
-            held += living.withdrawn(claim.name)
+    async def _join_log(self, log: _LedLog, claim: Claims) -> None:
+        await claim.catch_up()
+        found = await claim.register(log.name)
+        if found is not None and found.service not in self._mine and not log.machine.holds(found.service, found.position):
+            held = [info.txn_id for info in log.machine.held(Cause.DOUBT) if claim.name in clusters_of(info)]
+            held += log.withdrawn(claim.name)
             hold = tuple(txn_id.least for txn_id in held)
-            await living.ask(lambda token: BeginLife(token, living.machine.life, hold, Cause.RESTORED, goes_on=True))
-            self._report(living.name, living, [f"the cluster {claim.name} knows {claimed(found)}"])
-        await self._registers(living, claim)
-        await self._release(living, claim.name)
+            await log.ask(lambda token: BeginLife(token, log.machine.life, hold, Cause.RESTORED, goes_on=True))
+            self._report(log.name, log, [f"the cluster {claim.name} knows {claimed(found)}"])
+        await self._registers(log, claim)
+        await self._release(log, claim.name)
 
-    async def _release(self, living: _Living, also: str = "") -> None:
+    async def _release(self, log: _LedLog, also: str = "") -> None:
         """Let go on what was held in doubt of clusters that are known by now."""
-        known = {name for name, register in living.registers.items() if not register.is_lost} | {also}
-        held = [info.txn_id.least for info in living.machine.held(Cause.DOUBT) if clusters_of(info) <= known]
+        known = {name for name, register in log.registers.items() if not register.is_lost} | {also}
+        held = [info.txn_id.least for info in log.machine.held(Cause.DOUBT) if clusters_of(info) <= known]
         if held:
-            await living.ask(lambda token: ReleaseHeld(token, tuple(held)))
+            await log.ask(lambda token: ReleaseHeld(token, tuple(held)))
 
     # ---- numbers that are used up
 
-    async def look(self) -> None:
-        """Draw and reserve before a life has given everything. Called from time to time."""
+    async def reserve_ahead(self) -> None:
+        """Draw and reserve before an incarnation has given everything. Called from time to time."""
         if self._extending:
             return
         self._extending = True
         try:
-            for name, living in list(self._logs.items()):
-                left = living.machine.ids_left if living.has_begun and living.host.failure is None else None
+            for name, log in list(self._logs.items()):
+                left = log.machine.ids_left if log.has_begun and log.host.failure is None else None
                 if left is None:
                     continue
                 if self._fronts(name):
                     if left < RESERVED_AT_ONCE // 2:
-                        _, until = await self._reserved(living)
-                        life = living.machine.life
-                        await living.ask(partial(BeginLife, service=life, goes_on=True, until_least=until))
+                        _, until = await self._reserved(log)
+                        incarnation = log.machine.life
+                        await log.ask(partial(BeginLife, service=incarnation, goes_on=True, until_least=until))
                 elif left < _FEW_LANES:
                     service = await self._draw(name, [claim for claim in self._claims.values() if claim.is_held])
-                    await living.ask(partial(BeginLife, service=service, goes_on=True))
+                    await log.ask(partial(BeginLife, service=service, goes_on=True))
         except (LedgerError, PulsarError, Refusal) as error:
             logger.warning("numbers could not be reserved yet: %s", error)
         finally:
@@ -409,13 +414,13 @@ class LogLives:
         claim = self._claims[self._front or ""]
         await claim.held()
 
-    async def _reserved(self, living: _Living) -> tuple[int, int]:
+    async def _reserved(self, log: _LedLog) -> tuple[int, int]:
         claim = self._claims[self._front or ""]
-        first = max(self._first_of_front, living.machine.next_local_txn_id)
+        first = max(self._first_of_front, log.machine.next_local_txn_id)
         said = ""
         while True:
             try:
-                return await claim.reserve(living.machine.tc_id, first)
+                return await claim.reserve(log.machine.tc_id, first)
             except Refusal as refusal:
                 if refusal.message != said:
                     said = refusal.message
@@ -428,21 +433,21 @@ class LogLives:
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """See `Participants.tell`: once the registers of the transaction's clusters have come as far as its decision."""
-        living = self._logs[_log_of(effect.txn_id)]
-        if not living.has_begun:
-            living.untold.append((effect, told))
+        log = self._logs[_log_of(effect.txn_id)]
+        if not log.has_begun:
+            log.untold.append((effect, told))
             return
-        self._tell(living, effect, told)
+        self._tell(log, effect, told)
 
-    def _tell(self, living: _Living, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
-        position, registers = living.confirmed, []
+    def _tell(self, log: _LedLog, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        position, registers = log.confirmed, []
         its_own = decode(effect.participant)[0]
-        for name in self._clusters_of(living, effect):
-            register = living.registers.get(name)
+        for name in self._clusters_of(log, effect):
+            register = log.registers.get(name)
             if name != its_own and (not self._claims[name].is_held or (register is not None and register.is_away)):
                 continue
             if register is None:
-                living.untold.append((effect, told))
+                log.untold.append((effect, told))
                 return
             if not register.covers(position):
                 registers.append((register, name == its_own))
@@ -460,17 +465,17 @@ class LogLives:
         for register, is_needed in registers:
             register.cover(position, covered, is_needed=is_needed)
 
-    def _clusters_of(self, living: _Living, effect: TellParticipant) -> Iterable[str]:
+    def _clusters_of(self, log: _LedLog, effect: TellParticipant) -> Iterable[str]:
         """Those of the transaction that the configuration has."""
         if len(self._claims) == 1:
             return [name for name in (decode(effect.participant)[0],) if name in self._claims]
-        info = living.machine.transaction(effect.txn_id.least)
+        info = log.machine.transaction(effect.txn_id.least)
         return clusters_of(info) & self._claims.keys() if info is not None else [decode(effect.participant)[0]]
 
-    def _tell_again(self, living: _Living) -> None:
-        waiting, living.untold = living.untold, []
+    def _tell_again(self, log: _LedLog) -> None:
+        waiting, log.untold = log.untold, []
         for effect, told in waiting:
-            self._tell(living, effect, told)
+            self._tell(log, effect, told)
 
 
 def _log_of(txn_id: TxnId) -> str:

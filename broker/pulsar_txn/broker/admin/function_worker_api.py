@@ -1,4 +1,4 @@
-"""The door for the functions worker: what is to run, the packages, and what the worker reports. Ours: Pulsar has no such paths.
+"""API for the functions worker: what is to run, the packages, and what the worker reports. Ours: Pulsar has no such paths.
 
 The broker does not know what a function is. The worker that asked last is the one that runs them: an older one is told so,
 and ends.

@@ -7,18 +7,18 @@ import queue
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pulsar_txn.client._checks import check_whole
+from pulsar_txn.client._validation import validate_whole
 from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.thread_futures import answer
 
 T = TypeVar("T")
 
 
-class Desk:
+class HandlerCalls:
     """Calls that a loop wants made, and threads that make them: the one that serves, and `threads - 1` beside it."""
 
     def __init__(self, threads: int) -> None:
-        check_whole("concurrency", threads)
+        validate_whole("concurrency", threads)
         self._threads = max(1, threads)
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._raised: BaseException | None = None
@@ -35,9 +35,9 @@ class Desk:
         What is not an Exception (SystemExit, KeyboardInterrupt) ends it and is raised here, whichever thread it came up in.
         """
         for number in range(1, self._threads):
-            beside = WorkerThread(f"pulsar-txn-handler-{number}")
-            beside.submit(self._serve_beside)
-            beside.stop()
+            thread = WorkerThread(f"pulsar-txn-handler-{number}")
+            thread.submit(self._serve_in_thread)
+            thread.stop()
         while (call := self._calls.get()) is not None:
             try:
                 answer(*call)
@@ -52,7 +52,7 @@ class Desk:
         for _ in range(self._threads):
             self._calls.put(None)
 
-    def _serve_beside(self) -> None:
+    def _serve_in_thread(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
                 answer(*call)

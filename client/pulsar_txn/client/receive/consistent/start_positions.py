@@ -1,4 +1,4 @@
-"""Beginning of a consistent reader: its partitions, and a consistent place in all of them."""
+"""Start of a consistent reader: its partitions, and a consistent position in all of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import new_partitions
-from pulsar_txn.client.receive.cuts.halves import SampledEnds
-from pulsar_txn.client.receive.cuts.position import CutPosition, PartitionPlace
-from pulsar_txn.client.receive.cuts.scout import ends_of_new_reader
+from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
+from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace
+from pulsar_txn.client.receive.consistent.scout import ends_of_new_reader
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.wire.ids import MessageId, Position
 from pulsar_txn.wire.topics import TopicName
@@ -22,7 +22,7 @@ Found: TypeAlias = "tuple[str, int, PartitionPlace]"
 """A partition: its full name, its number (-1 for a topic without partitions), and the place in it."""
 
 
-class Beginning:
+class StartPositions:
     """Finds the partitions of some topics, and knows where reading begins in each."""
 
     def __init__(self, core: Core, topics: Sequence[TopicName], start: MessageId | CutPosition) -> None:
@@ -92,7 +92,7 @@ class Beginning:
             for number in itertools.count(1):
                 ends.begin()
                 asked = await ends_of_new_reader(self._core, topic, partition)
-                if ends.answered(number, asked.halves):
+                if ends.answered(number, asked.half_messages):
                     return asked.passed
                 await asyncio.sleep(pause.next())
         raise AssertionError("itertools.count ends")

@@ -1,4 +1,4 @@
-"""Tickets that threads of a program hold while the loop's thread, or another, works for them."""
+"""Futures and results for threads of a program while the loop's thread, or another, works for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_txn.client.net.runtime import Condition, Future, Lock
 T = TypeVar("T")
 
 
-class Answer(Generic[T]):
+class ThreadResult(Generic[T]):
     """Answer that one thread waits for, settled once, on the loop: as much of a future as who settles it needs."""
 
     __slots__ = ("_error", "_gate", "_is_done", "_result")
@@ -62,7 +62,7 @@ class Answer(Generic[T]):
         return self._error
 
 
-class Ticket(Future[T]):
+class ThreadFuture(Future[T]):
     """A future whose callbacks are not called by the thread that settles it, but handed to `hand_over(function, future)`.
 
     All of one client share a condition, because one for each costs more than everything else about a message.
@@ -123,7 +123,7 @@ class Ticket(Future[T]):
         return cancelled
 
 
-def hand_on(outer: Future[T], inner: asyncio.Future[T]) -> None:
+def copy_result(outer: Future[T], inner: asyncio.Future[T]) -> None:
     """Settle a future for threads as one of the loop was."""
     if inner.cancelled():
         outer.cancel()

@@ -18,19 +18,19 @@ _NAMES: Final = frozenset({"topic", "subscription", "namespace", "initial_subscr
 """The parsers of these refuse long ones, with a code and a text of their own."""
 
 
-def check_request(body: Message) -> None:
+def validate_request(body: Message) -> None:
     """Refusal NotAllowedError for a body, or a message in it, with a text or a list that is too long."""
     for field, value in body.ListFields():
         if isinstance(value, str):
             if len(value) > MAX_TEXT_LENGTH and field.name not in _NAMES:
                 raise _refused(field.name, f"has {len(value)} characters, and {MAX_TEXT_LENGTH} are the most")
         elif isinstance(value, Message):
-            check_request(value)
+            validate_request(value)
         elif not isinstance(value, (bytes, int, float)):
-            _check_list(field, value)
+            _validate_list(field, value)
 
 
-def _check_list(field: Any, values: Any) -> None:
+def _validate_list(field: Any, values: Any) -> None:
     kind = field.message_type.name if field.message_type is not None else ""
     most = _MOST.get(kind, MAX_ITEMS)
     if len(values) > most:

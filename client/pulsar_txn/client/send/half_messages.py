@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client._callables import check_takes_one
-from pulsar_txn.client._checks import check_text, check_texts, refused, seconds_of
+from pulsar_txn.client._validation import refused, seconds_of, validate_text, validate_texts
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidConfiguration,
@@ -146,7 +146,7 @@ class HalfTerms:
         return TransactionOptions(timeout=seconds_of(self.timeout, "timeout"), name="half messages")
 
 
-class Halves:
+class HalfMessageSender:
     """The phases of `send_in_transaction`, for both clients."""
 
     def __init__(self, core: Core, topic: str, group: AsyncCheckGroup, terms: HalfTerms) -> None:
@@ -162,9 +162,9 @@ class Halves:
         if given is not None:
             return given
         if first.key is not None:
-            check_text("key", first.key)
+            validate_text("key", first.key)
         if first.properties is not None:
-            check_texts("properties", first.properties)
+            validate_texts("properties", first.properties)
         return data_of(self._topic, first.key, first.properties)
 
     def begin(self, data: bytes) -> AsyncTransaction:
@@ -230,15 +230,15 @@ class AsyncTransactionalProducer(Generic[T]):
     An async context manager that closes it.
     """
 
-    def __init__(self, producer: AsyncProducer[T], halves: Halves, *, owns_group: bool) -> None:
+    def __init__(self, producer: AsyncProducer[T], halves: HalfMessageSender, *, owns_group: bool) -> None:
         self._producer = producer
-        self._halves = halves
+        self._half_messages = halves
         self._owns_group = owns_group
 
     @property
-    def inside(self) -> Halves:
+    def inside(self) -> HalfMessageSender:
         """For the rooms above, not for programs."""
-        return self._halves
+        return self._half_messages
 
     @property
     def topic(self) -> str:
@@ -248,7 +248,7 @@ class AsyncTransactionalProducer(Generic[T]):
     @property
     def group(self) -> str:
         """The name of its check group."""
-        return self._halves.group.name
+        return self._half_messages.group.name
 
     @property
     def producer(self) -> AsyncProducer[T]:
@@ -294,29 +294,29 @@ class AsyncTransactionalProducer(Generic[T]):
         """
         first = HalfMessage(value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms)
         check_takes_one(execute, "execute")
-        messages = checked_halves(first, also, AsyncProducer)
-        what = self._halves.data_of(first, data)
-        txn = self._halves.begin(what)
+        messages = validated_half_messages(first, also, AsyncProducer)
+        what = self._half_messages.data_of(first, data)
+        txn = self._half_messages.begin(what)
         try:
             sends = [(each.producer or self._producer).send(each.value, txn=txn, **each.options()) for each in messages]
             message_ids = tuple(await asyncio.gather(*sends))
-            token = await txn.prepare() if self._halves.prepares else None
+            token = await txn.prepare() if self._half_messages.prepares else None
         except BaseException as error:
-            await self._halves.give_back(txn, error)
+            await self._half_messages.give_back(txn, error)
             raise
         try:
             result = execute(HalfSent(txn, message_ids, what, token))
             outcome: object = await result if inspect.isawaitable(result) else result
         except BaseException as error:
-            await self._halves.leave(txn, error)
+            await self._half_messages.leave(txn, error)
             raise
-        return await self._halves.end(txn, outcome)
+        return await self._half_messages.end(txn, outcome)
 
     async def close(self) -> None:
         """Close the producer, and leave the group unless it was joined elsewhere. Idempotent. If cancelled, both go on."""
         await self._producer.close()
         if self._owns_group:
-            await self._halves.group.close()
+            await self._half_messages.group.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -325,7 +325,7 @@ class AsyncTransactionalProducer(Generic[T]):
         await self.close()
 
 
-def checked_halves(first: HalfMessage, also: Sequence[HalfMessage], kind: type[Any]) -> list[HalfMessage]:
+def validated_half_messages(first: HalfMessage, also: Sequence[HalfMessage], kind: type[Any]) -> list[HalfMessage]:
     """All messages of one call. InvalidConfiguration; `kind` is the class of producers."""
     if not isinstance(also, Sequence):
         raise refused("also", also, "a sequence of HalfMessage")

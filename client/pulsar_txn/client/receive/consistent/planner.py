@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pulsar_txn.client.errors import CutTooLarge
-from pulsar_txn.client.receive.cuts.lane import Lane, Run, Spread
+from pulsar_txn.client.receive.consistent.lookahead import PartitionLookahead, Run, SeenTransaction
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
 
 
@@ -56,13 +56,13 @@ class Planner:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.lanes: list[Lane] = []
+        self.lookaheads: list[PartitionLookahead] = []
         self.newest = 0
         """The sample of ends that the newest transaction needs."""
         self._number = 0
         self._listed = 0
-        self._incomplete: deque[Spread] = deque()
-        self._spreads: dict[TxnId, Spread] = {}
+        self._incomplete: deque[SeenTransaction] = deque()
+        self._spreads: dict[TxnId, SeenTransaction] = {}
         self._turn = 0
         self._is_ready = False
 
@@ -70,8 +70,8 @@ class Planner:
 
     def add_partition(self, since: Position | None = None) -> int:
         """One more partition; its number. Before `listed` is told of the list that it was found in."""
-        self.lanes.append(Lane(since))
-        return len(self.lanes) - 1
+        self.lookaheads.append(PartitionLookahead(since))
+        return len(self.lookaheads) - 1
 
     def begin_sample(self) -> int:
         """The number of a sample whose questions leave after this call."""
@@ -84,29 +84,29 @@ class Planner:
 
     def show(self, index: int, entries: Iterable[Shown]) -> None:
         """A partition shows its next entries."""
-        lane = self.lanes[index]
+        lookahead = self.lookaheads[index]
         for entry in entries:
-            owner = None if entry.txn_id is None else self._spread(entry.txn_id)
-            lane.add(owner, entry.position, entry.messages, entry.size)
+            owner = None if entry.txn_id is None else self._seen_transaction(entry.txn_id)
+            lookahead.add(owner, entry.position, entry.messages, entry.size)
             if owner is not None:
-                owner.dropped = owner.dropped or (lane.since is not None and entry.position <= lane.since)
-                owner.last[index] = lane.end - 1
+                owner.dropped = owner.dropped or (lookahead.since is not None and entry.position <= lookahead.since)
+                owner.last[index] = lookahead.end - 1
 
-    def _spread(self, txn_id: TxnId) -> Spread:
+    def _seen_transaction(self, txn_id: TxnId) -> SeenTransaction:
         found = self._spreads.get(txn_id)
         if found is None:
             self.newest = self._number + 1
-            found = self._spreads[txn_id] = Spread(txn_id, self.newest)
+            found = self._spreads[txn_id] = SeenTransaction(txn_id, self.newest)
             self._incomplete.append(found)
         return found
 
     def sampled(self, index: int, number: int, end: Position) -> None:
         """The physical end of a partition in a sample: after all that is stored, whoever may read it. Entry -1: it is empty."""
-        self.lanes[index].ends.add(number, end if end[1] >= 0 else EARLIEST)
+        self.lookaheads[index].ends.add(number, end if end[1] >= 0 else EARLIEST)
 
     def passed(self, index: int, mark: Position) -> None:
         """Everything up to `mark` was shown."""
-        self.lanes[index].ends.reach(mark)
+        self.lookaheads[index].ends.reach(mark)
 
     # --- what is complete ---------------------------------------------------------------------------------------------
 
@@ -120,9 +120,9 @@ class Planner:
         """True if a transaction waits for the list of partitions."""
         return bool(self._incomplete) and self.newest > self._listed
 
-    def settle(self) -> None:
-        """Draw the conclusions of what was told; `next` needs them."""
-        reached = min([self._listed, *(lane.ends.reached for lane in self.lanes)])
+    def mark_complete(self) -> None:
+        """Mark the transactions that are complete by the samples so far; `next` needs that."""
+        reached = min([self._listed, *(lookahead.ends.reached for lookahead in self.lookaheads)])
         waiting = self._incomplete
         while waiting and waiting[0].first <= reached:
             waiting.popleft().complete = True
@@ -132,13 +132,13 @@ class Planner:
     @property
     def ahead(self) -> int:
         """Runs that are known and not handed out."""
-        return sum(len(lane) for lane in self.lanes)
+        return sum(len(lookahead) for lookahead in self.lookaheads)
 
     @property
     def is_ready(self) -> bool:
         """True if something can be handed out now; then it stays so until `next` is called."""
         try:
-            self._is_ready = self._is_ready or any(self._closure(index) is not None for index in range(len(self.lanes)))
+            self._is_ready = self._is_ready or any(self._closure(index) is not None for index in range(len(self.lookaheads)))
         except CutTooLarge:
             self._is_ready = True  # `next` says so to the program
         return self._is_ready
@@ -174,7 +174,7 @@ class Planner:
         """Hand out a closure; how many messages it adds."""
         count = 0
         for index, upto in closure.items():
-            for run in self.lanes[index].take(upto):
+            for run in self.lookaheads[index].take(upto):
                 runs.setdefault(index, []).append(run)
                 count += 0 if run.is_dropped else run.messages
                 if run.owner is not None:
@@ -182,7 +182,7 @@ class Planner:
         return count
 
     def _in_turn(self) -> Iterator[int]:
-        count = len(self.lanes)
+        count = len(self.lookaheads)
         self._turn += 1
         return ((self._turn + step) % count for step in range(count))
 
@@ -191,31 +191,31 @@ class Planner:
 
         None when a transaction among it is not complete.
         """
-        lane = self.lanes[start]
-        if not len(lane) or lane.is_blocked:
+        lookahead = self.lookaheads[start]
+        if not len(lookahead) or lookahead.is_blocked:
             return None
-        wanted = {start: lane.begin + 1}
+        wanted = {start: lookahead.begin + 1}
         reached: dict[int, int] = {}
-        together: set[Spread] = set()
+        together: set[SeenTransaction] = set()
         messages = size = 0
         work = [start]
         while work:
             index = work.pop()
-            lane = self.lanes[index]
-            number = reached.get(index, lane.begin)
+            lookahead = self.lookaheads[index]
+            number = reached.get(index, lookahead.begin)
             while number < wanted[index]:
-                run = lane.run(number)
+                run = lookahead.run(number)
                 number += 1
                 messages += run.messages
                 size += run.size
                 if run.owner is None or run.owner in together:
                     continue
                 if not run.owner.complete:
-                    self.lanes[start].blocked_by = run.owner
+                    self.lookaheads[start].blocked_by = run.owner
                     return None
                 together.add(run.owner)
                 for other, last in run.owner.last.items():
-                    if last >= wanted.get(other, self.lanes[other].begin):
+                    if last >= wanted.get(other, self.lookaheads[other].begin):
                         wanted[other] = last + 1
                         work.append(other)
                 self._check_size(messages, size)

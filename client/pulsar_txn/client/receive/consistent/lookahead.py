@@ -13,7 +13,7 @@ RUN_MESSAGES: Final = 500
 _SAMPLES: Final = 64
 
 
-class Spread:
+class SeenTransaction:
     """A transaction as far as it has been seen.
 
     `first`: the number that a sample must have at least to have been begun after the transaction was first seen. `last`: the
@@ -36,7 +36,7 @@ class Run:
 
     __slots__ = ("dropped", "last", "messages", "owner", "size")
 
-    def __init__(self, owner: Spread | None, *, dropped: bool) -> None:
+    def __init__(self, owner: SeenTransaction | None, *, dropped: bool) -> None:
         self.owner = owner
         self.dropped = dropped
         self.last: Position = EARLIEST
@@ -79,7 +79,7 @@ class Samples:
         del self._waiting[:count]
 
 
-class Lane:
+class PartitionLookahead:
     """One partition: its runs, in order, and the samples of its end."""
 
     def __init__(self, since: Position | None) -> None:
@@ -88,7 +88,7 @@ class Lane:
         self.taken: Position = EARLIEST
         """The last entry that was handed out."""
         self.ends = Samples()
-        self.blocked_by: Spread | None = None
+        self.blocked_by: SeenTransaction | None = None
         self.begin = 0
         """The number of the first run that is here."""
         self._runs: list[Run] = []
@@ -111,7 +111,7 @@ class Lane:
         """A run by its number."""
         return self._runs[number - self.begin + self._gone]
 
-    def add(self, owner: Spread | None, position: Position, messages: int, size: int) -> bool:
+    def add(self, owner: SeenTransaction | None, position: Position, messages: int, size: int) -> bool:
         """An entry comes next; whether it begins a new run."""
         dropped = owner is None and self.since is not None and position <= self.since
         last = self._runs[-1] if len(self) else None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from pulsar_txn.client._checks import number_of_seconds, refused
+from pulsar_txn.client._validation import number_of_seconds, refused
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionStateError
 from pulsar_txn.client.net.core import run_all
 from pulsar_txn.client.receive.dead_letters import DeadLetters
@@ -26,7 +26,7 @@ Acknowledged: TypeAlias = "Message[Any] | MessageId"
 Places: TypeAlias = dict[PartitionConsumer, list[Place]]
 
 
-class Settling:
+class Acknowledger:
     """Settles the messages of one consumer. The arguments are those of its public methods."""
 
     def __init__(
@@ -64,9 +64,9 @@ class Settling:
                 else:
                     _soon(places)
         except BaseException as error:
-            self._settled(those, error)
+            self._report(those, error)
             raise
-        self._settled(those, None)
+        self._report(those, None)
 
     async def acknowledge_cumulative(self, message: Acknowledged, unit: Enlisting | None, *, receipt: bool | None) -> None:
         """See `AsyncConsumer.acknowledge_cumulative`."""
@@ -87,7 +87,7 @@ class Settling:
                 await part.acknowledge_answered(those, cumulative=True)
             else:
                 part.acknowledge_up_to_soon(those[0])
-        self._settled([message], None)
+        self._report([message], None)
 
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
         """For the blocking client: outside of transactions, and nobody waits or is told."""
@@ -102,7 +102,7 @@ class Settling:
     def _wants(self, receipt: bool | None) -> bool:
         return self._options.ack_receipt if receipt is None else receipt
 
-    def _settled(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+    def _report(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
         if error is None:
             self.acknowledged += len(messages)
         if self._chain is not None:

@@ -9,8 +9,8 @@ import attrs
 
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
@@ -24,7 +24,7 @@ from pulsar_txn.client.sync.twin import SyncLoop
 T = TypeVar("T")
 
 
-class Opening:
+class ResourceFactory:
     """Makes producers, consumers, readers and views of one client on its loop."""
 
     def __init__(self, loop: SyncLoop, client: AsyncClient) -> None:

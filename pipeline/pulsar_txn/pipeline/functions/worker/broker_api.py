@@ -4,7 +4,7 @@ Functions and instances that are to run: functions as the broker keeps them, and
 
 Without IO.
 
-The broker's door for its worker, over HTTP.
+The broker's API for its worker, over HTTP.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class InstanceSpec:
 
 
 def specs_of(functions: Iterable[Mapping[str, Any]]) -> dict[InstanceName, InstanceSpec]:
-    """All instances that are to run, from what the broker's door answers."""
+    """All instances that are to run, from what the broker answers."""
     found: dict[InstanceName, InstanceSpec] = {}
     for each in functions:
         record = each["record"]
@@ -116,7 +116,7 @@ class WorkerReplaced(PulsarError):  # noqa: N818 - named as the client's errors 
     fatal = True
 
 
-class Door:
+class BrokerApi:
     """Requests of a worker to its broker, and its reports.
 
     Raises aiohttp.ClientError and TimeoutError when it does not answer.
@@ -130,7 +130,7 @@ class Door:
         self._folder = folder
 
     async def assignments(self, after: str) -> dict[str, Any]:
-        """Return what is to run, when it is something else than at the revision `after`, or after a while. WorkerReplaced."""
+        """Wait for assignments newer than the revision `after`, or for a while. WorkerReplaced."""
         params = {"worker": self._worker, "after": after}
         async with self._session.get(f"{self._url}/assignments", params=params, timeout=_WAIT) as answer:
             await _check(answer)
@@ -144,7 +144,7 @@ class Door:
             await _check(answer)
 
     async def questions(self) -> list[dict[str, Any]]:
-        """Return what the broker asks, when there is something, or after a while. WorkerReplaced."""
+        """Wait for questions of the broker, or for a while. WorkerReplaced."""
         async with self._session.get(f"{self._url}/questions", params={"worker": self._worker}, timeout=_WAIT) as answer:
             await _check(answer)
             found: list[dict[str, Any]] = await answer.json()

@@ -1,4 +1,4 @@
-"""Home of a client: one event loop, that of its first operation."""
+"""Guard of a client's event loop: that of its first operation is the only one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_txn.client.errors import WrongEventLoop
 from pulsar_txn.client.net.runtime import thread_name
 
 
-class Home:
+class LoopGuard:
     """The event loop of a client, and a check that a call is made there: 150 ns on Python 3.11."""
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Home:
             self._look(here)
 
     def _look(self, here: asyncio.AbstractEventLoop | None) -> None:
-        home, thread = self._loop, thread_name()
-        if home is None:
+        loop, thread = self._loop, thread_name()
+        if loop is None:
             self._loop, self._thread = here, thread
-        elif home.is_closed():
+        elif loop.is_closed():
             raise WrongEventLoop("this client was used in an event loop that has ended, an earlier asyncio.run() for instance")
         elif thread != self._thread:
             raise WrongEventLoop(
