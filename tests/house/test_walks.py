@@ -78,6 +78,8 @@ class High:
         return self.count
     def look(self):
         return self.low.size, repr(self.low)
+    def lead(self):
+        return self.low.tell()
 
 class Plain:
     def __init__(self):
@@ -175,8 +177,15 @@ def test_what_the_net_is_given_from_outside_has_no_caller(trace: Any, monkeypatc
     monkeypatch.setattr(walks, "ENTRY_METHODS", {"tell_later"})
     entered = trace(lambda low, high: asyncio.run(high.High().low.tell_later()))
     assert {*entered.edges} == {DOWN}
-    called = trace(lambda low, high: high.High().low.tell())
+    begun_there = trace(lambda low, high: high.High().low.tell())  # as a task or a timer of the net
+    assert {*begun_there.edges} == {DOWN}
+    called = trace(lambda low, high: high.High().lead())
     assert {*called.edges} == {UP, DOWN}
+
+
+def test_deferred_work_has_no_caller(trace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walks, "DEFERRED", {"pulsar_txn.one.low": "calls what was deferred"})
+    assert {*trace(lambda low, high: high.High().lead()).edges} == {DOWN}
 
 
 # The list
