@@ -33,15 +33,16 @@ async def test_a_topic_takes_as_many_producers_as_it_may(benches: Any, topic: st
     await third.producer(topic)
 
 
-async def test_a_subscription_takes_as_many_consumers_as_it_may(benches: Any) -> None:
+@pytest.mark.parametrize("topic", ["a", "non-persistent://public/default/a"])
+async def test_a_subscription_takes_as_many_consumers_as_it_may(benches: Any, topic: str) -> None:
     bench = await benches(max_consumers_per_subscription=2).start()
     first, second, third = bench.client(), bench.client(), bench.client()
-    await first.subscribe("a", kind=SHARED)
-    await second.subscribe("a", kind=SHARED)
+    await first.subscribe(topic, kind=SHARED)
+    await second.subscribe(topic, kind=SHARED)
     with pytest.raises(Refused) as refused:
-        await third.subscribe("a", kind=SHARED)
+        await third.subscribe(topic, kind=SHARED)
     assert refused.value.code == ServerError.ConsumerBusy
-    await third.subscribe("a", "another", kind=SHARED)
+    await third.subscribe(topic, "another", kind=SHARED)
 
 
 async def test_a_subscription_with_too_much_unacknowledged_gives_no_consumer_more(benches: Any) -> None:

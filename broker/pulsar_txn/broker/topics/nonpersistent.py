@@ -22,9 +22,10 @@ from .subscription import EXCLUSIVE, FAILOVER
 
 
 class _Subscription:
-    def __init__(self, topic: TopicName, name: str) -> None:
-        self._topic = topic
+    def __init__(self, topic: TopicName, name: str, most: int) -> None:
         self.name = name
+        self._topic = topic
+        self._most = most
         self.kind = EXCLUSIVE
         self.mark_delete: Position = EARLIEST  # nothing is stored
         self.consumers: list[Consumer] = []
@@ -33,6 +34,8 @@ class _Subscription:
     def add(self, consumer: Consumer, kind: int, *, sticky: bool = False) -> None:
         if self.consumers and (kind != self.kind or kind == EXCLUSIVE):
             raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has other consumers")
+        if self._most and len(self.consumers) >= self._most:
+            raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has {self._most} consumers, as many as it may")
         self.kind = kind
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: (each.priority, each.name))
@@ -107,6 +110,7 @@ class NonPersistentTopic:
         self.rules = rules
         self.subscriptions: dict[str, _Subscription] = {}
         self._max_subscriptions = config.max_subscriptions_per_topic
+        self._max_consumers = config.max_consumers_per_subscription
         self._turn = turn
         self._epoch = -1
         self.producers = ProducerSet(
@@ -169,7 +173,7 @@ class NonPersistentTopic:
         if limit and len(self.subscriptions) >= limit and name not in self.subscriptions:
             what = f"{self.name} has {limit} subscriptions"
             raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
-        return self.subscriptions.setdefault(name, _Subscription(self.name, name))
+        return self.subscriptions.setdefault(name, _Subscription(self.name, name, self._max_consumers))
 
     async def unsubscribe(self, subscription: Any) -> None:
         """Forget a subscription."""
