@@ -174,8 +174,7 @@ class Dispatcher:
         if machine.individual:
             for position in positions:
                 machine.settled(position, None)
-            if not self._is_due:
-                self.wake()
+            self.wake()
 
     def delete_indexes(self, items: Sequence[AckItem]) -> None:
         """Acknowledge parts of batches for good."""
@@ -267,7 +266,7 @@ class Dispatcher:
         published, entries, size = self._host.published, ENTRIES_PER_TURN, BYTES_PER_TURN
         now_ms: float = self._turn.now_ms if rules.delays else float("inf")
         machine.begin(now_ms, rules.delay_tick_ms)
-        if machine.must_look:
+        if machine.must_look and self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         while (position := machine.wanted(published)) is not None:
             if entries <= 0 or size <= 0:
