@@ -22,7 +22,7 @@ from spark_totals import KEYS, Totals
 from targets import Target
 from visible import is_blocked, read_all
 
-from pulsar_txn.client import AsyncClient
+from pulsar_txn.client import AsyncClient, InitialPosition
 from pulsar_txn.pipeline.spark import PulsarDataSource
 
 pytestmark = [
@@ -300,6 +300,8 @@ def test_a_driver_killed_at_a_step_publishes_its_batch_once(
 
 async def fill(url: str, topic: str, count: int) -> None:
     async with AsyncClient(url) as client, await client.create_producer(topic, batching_max_messages=10) as producer:
+        async with client.subscribe(topic, "keeps", initial_position=InitialPosition.EARLIEST):
+            pass  # without a subscription a broker may trim what nobody reads just now
         for number in range(count):
             producer.send_nowait(spark_totals.message(number))
         await producer.flush()

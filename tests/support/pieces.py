@@ -19,11 +19,25 @@ SPARK_SESSION: Final = (
 
 REAL_CLUSTER: Final = "tests/tc_service/test_real_cluster_"
 
-SAMPLED: Final = ("tests/broker/", "tests/client/", "tests/client_on_servers/", "tests/house/", "tests/outbox/", "tests/spark/")
-"""Folders whose tests run on the newest stock version, and on the others in `make soak`.
+SAMPLED: Final = (
+    "tests/broker/",
+    "tests/client/",
+    "tests/client_on_servers/",
+    "tests/faults/",
+    "tests/house/",
+    "tests/outbox/",
+    "tests/spark/",
+    "tests/tc_service/test_beside_stock.py",
+    "tests/tc_service/test_doctor_on_stock.py",
+    "tests/tc_service/test_instances_on_stock.py",
+    "tests/tc_service/test_lost_logs_on_stock.py",
+    "tests/tc_service/test_pipelines_beside_stock.py",
+    "tests/tc_service/test_topic_ledger",
+)
+"""Folders and files whose tests run on the newest stock version, and on the others in `make soak`: faults that the tests
+inject, what is lost or killed on our side, and what the client does by itself.
 
-The other folders have what Pulsar's versions answer differently, or what they lose: conformance, transactions, faults, the
-coordinator beside a cluster.
+The others have what Pulsar's versions answer differently: conformance, transactions, the ends of transactions beside a cluster.
 """
 
 LONG: Final = (

@@ -42,7 +42,11 @@ asyncio.run(main(*sys.argv[1:]))
 MEMBER: Final = """
 import asyncio, sys, threading
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.client.half_messages import LocalOutcome
+
+try:
+    from pulsar_txn.client.half_messages import LocalOutcome
+except ImportError:  # an earlier build
+    from pulsar_txn.client import LocalOutcome
 
 async def check(question):
     await asyncio.sleep(float(sys.argv[2]))
