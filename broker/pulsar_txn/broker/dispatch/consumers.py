@@ -196,7 +196,7 @@ class Consumer:
         self.permits += permits
 
     def take(self, messages: int) -> None:
-        """So many messages go to it."""
+        """Let so many messages go to it. What it holds of them is not noted (`hold`)."""
         self.permits -= messages
         self.delivered += messages
 
@@ -219,7 +219,9 @@ class Consumer:
     # ---- what it holds
 
     def hold(self, position: Position, holding: Holding, messages: int) -> None:
-        """Note messages of an entry that it was sent."""
+        """Let messages of an entry go to it, which it holds then."""
+        self.permits -= messages
+        self.delivered += messages
         self.unacked[position] = holding
         self.unacked_count += messages
 

@@ -159,9 +159,8 @@ class Holders:
 
     def give(self, position: Position, consumer: Consumer, indexes: int) -> None:
         """Event GIVE of messages that no consumer has."""
-        first = self._holding.get(position)
+        first = holding = self._holding.get(position)
         messages = indexes.bit_count()
-        holding = first
         while holding is not None and holding.consumer is not consumer:
             holding = holding.other
         if holding is None:

@@ -97,8 +97,11 @@ class Shared(Dispatch):
 
     def settled(self, position: Position, indexes: int | None) -> None:
         """Take it from its holders, who have room for more then."""
-        self._tell(position, Event.ACKNOWLEDGE, indexes)
-        if indexes is None and self.redeliveries:
+        self.holders.tell(position, Event.ACKNOWLEDGE, indexes)
+        self._forget_settled(position, indexes)
+
+    def _forget_settled(self, position: Position, indexes: int | None) -> None:
+        if self.redeliveries and indexes is None:
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
 
@@ -191,16 +194,14 @@ class Shared(Dispatch):
 
     def wanted(self, published: Position) -> Position | None:
         """The earliest entry that waits, else the next one of the log, if there is a consumer for it."""
-        if not self._choose():
-            return None
         first = self.replay.first() if self.replay.waiting else None
-        if first is not None:
-            return first[0]
-        return self.read_position if self.read_position <= published else None
+        position = self.read_position if first is None else first[0]
+        return position if (first is not None or position <= published) and self._choose() else None
 
     def _choose(self) -> bool:
         """Find the consumer that takes the next entry, unless none can."""
-        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
+        limit = self._most_unacked_of_all
+        if (limit and self.holders.count >= limit) or (self._chunks is not None and self._chunks.is_full):
             return False
         consumers, most = self.consumers, self._most_unacked
         count, best = len(consumers), None
@@ -264,7 +265,6 @@ class Shared(Dispatch):
         return True
 
     def _give(self, consumer: Consumer, position: Position, live: int, batch_size: int) -> Delivery:
-        consumer.take(live.bit_count())
         self.holders.give(position, consumer, live)
         count = self.redeliveries.get(position, 0) if self.redeliveries else 0
         return consumer, None if live + 1 == 1 << batch_size or not batch_size else live, count
