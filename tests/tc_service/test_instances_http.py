@@ -71,7 +71,7 @@ class Instance:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while not condition():  # noqa: ASYNC110 - nothing tells when
             await asyncio.sleep(0.01)
 
@@ -79,7 +79,7 @@ async def until(condition: Any) -> None:
 @pytest.fixture
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Instance, Instance]]:
     """The first leads coordinators 0 and 2, the second 1 and 3. The test's parameter: more keys."""
-    logs, config = SharedLogs(lease_s=0.3), CoordinatorConfig(**getattr(request, "param", {}))
+    logs, config = SharedLogs(), CoordinatorConfig(**getattr(request, "param", {}))
     first, second = Instance(logs, config), Instance(logs, config)
     await first.start()
     await until(lambda: len(first.leads) == COORDINATORS)
@@ -210,7 +210,7 @@ async def test_a_token_that_came_over_tls_does_not_leave_without_it(tmp_path: Pa
     """The other instance has HTTP without TLS, then with it."""
     papers = Papers(tmp_path)
     keys = TOKENS | papers.keys | {"super_user_roles": "root", "broker_client_trust_certs_file_path": str(papers.trust)}
-    logs, config = SharedLogs(lease_s=0.3), CoordinatorConfig(**keys)
+    logs, config = SharedLogs(), CoordinatorConfig(**keys)
     first, second = Instance(logs, config), Instance(logs, config)
     servers = [HttpServer(each.service, AsyncioRuntime(), make_app) for each in (first, second)]
     for server, each in zip(servers, (first, second), strict=True):
