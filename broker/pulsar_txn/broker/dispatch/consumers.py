@@ -7,7 +7,7 @@ so that what a consumer gives back is found without looking at what all others h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.wire.hot import AckId, encode_message
@@ -15,9 +15,6 @@ from pulsar_txn.wire.ids import AckKey, Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .position_notes import PositionNotes
-
-if TYPE_CHECKING:
-    from .holders import Holding
 
 
 class ConsumerOwner(Protocol):
@@ -108,8 +105,9 @@ class ConsumerSubscription(Protocol):
 class Consumer:
     """One consumer of one connection.
 
-    `unacked` is kept for Shared and Key_Shared: the entries that this consumer was sent and has not settled.
-    `unacked_count`: their messages, without those that an open transaction acknowledged. `given` says what the consumer was
+    `unacked` is kept for Shared and Key_Shared: which indexes of an entry (bits; 1 for an entry that is one message) this
+    consumer was sent and has not settled; `pledged`, which of them an open transaction acknowledged. `unacked_count`: the
+    messages of the others. `given` says what the consumer was
     given, as (indexes, batch size), of entries that it was not given as a whole: that is what its acknowledgement of the whole
     entry means. `pending_acks`: acknowledgements with a receipt that is not written yet. `returning`: requests to deliver
     again that are still being carried out; nothing is sent meanwhile. `epoch` is None unless the client counts its redelivery
@@ -134,6 +132,7 @@ class Consumer:
         "partition",
         "pending_acks",
         "permits",
+        "pledged",
         "priority",
         "read_compacted",
         "returning",
@@ -169,7 +168,8 @@ class Consumer:
         self.permits = 0
         self.is_writable = True
         self.pending_acks = 0
-        self.unacked: dict[Position, Holding] = {}
+        self.unacked: dict[Position, int] = {}
+        self.pledged: dict[Position, int] = {}
         self.unacked_count = 0
         self.returning = 0
         self.given: PositionNotes[tuple[int, int]] = PositionNotes(_never)  # its subscription puts in one that forgets
@@ -218,20 +218,27 @@ class Consumer:
 
     # ---- what it holds
 
-    def hold(self, position: Position, holding: Holding, messages: int) -> None:
-        """Let messages of an entry go to it, which it holds then."""
+    def hold(self, position: Position, indexes: int, messages: int) -> None:
+        """Let messages of an entry go to it; it holds `indexes` of the entry then."""
         self.permits -= messages
         self.delivered += messages
-        self.unacked[position] = holding
+        self.unacked[position] = indexes
         self.unacked_count += messages
+
+    def keep(self, position: Position, indexes: int, pledged: int, messages: int) -> None:
+        """Let it hold these of an entry, some of them pledged; so many messages count no more."""
+        self.unacked[position] = indexes
+        if pledged:
+            self.pledged[position] = pledged
+        elif self.pledged:
+            self.pledged.pop(position, None)
+        self.unacked_count -= messages
 
     def let_go(self, position: Position, messages: int) -> None:
         """Forget an entry of which it holds nothing any more."""
         del self.unacked[position]
-        self.unacked_count -= messages
-
-    def count_less(self, messages: int) -> None:
-        """So many of the messages that it holds count no more."""
+        if self.pledged:
+            self.pledged.pop(position, None)
         self.unacked_count -= messages
 
     # ---- acknowledgements
@@ -281,8 +288,7 @@ class Consumer:
         The note stays when the consumer gives the entry back, or somebody else settles it: an acknowledgement may be on its
         way.
         """
-        holding = self.unacked.get(position)
-        in_hand = 0 if holding is None else holding.held
+        in_hand = self.unacked.get(position, 0) & ~self.pledged.get(position, 0)
         self.given.put(position, (in_hand | indexes, batch_size))
 
 

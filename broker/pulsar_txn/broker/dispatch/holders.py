@@ -20,7 +20,7 @@ Nothing is told of entries on Exclusive and Failover: one consumer gets everythi
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pulsar_txn.wire.ids import Position
@@ -117,57 +117,50 @@ _AFTER: Final = [(TRANSITIONS[_HELD, event].to, TRANSITIONS[_PLEDGED, event].to)
 _NOBODY: Final[Sequence[Consumer]] = ()
 
 
-class Holding:
-    """Messages of one entry that one consumer was sent: `held` and `pledged` are bits, and never have one in common."""
-
-    __slots__ = ("consumer", "held", "other", "pledged")
-
-    def __init__(self, consumer: Consumer, held: int, other: Holding | None) -> None:
-        self.consumer = consumer
-        self.held = held
-        self.pledged = 0
-        self.other = other
-
-
 class Holders:
-    """The table. `count`: the messages that consumers hold, without those that are pledged."""
+    """The table. `count`: the messages that consumers hold, without those that are pledged.
 
-    __slots__ = ("_holding", "count")
+    The bits are with the consumers (`Consumer.unacked`, and those of them that are pledged in `Consumer.pledged`), so that an
+    entry of one consumer takes no object of its own here.
+    """
+
+    __slots__ = ("_of", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        self._holding: dict[Position, Holding] = {}
+        self._of: dict[Position, Consumer | list[Consumer]] = {}
 
     def __contains__(self, position: Position) -> bool:
-        return position in self._holding
+        return position in self._of
 
-    def of(self, position: Position) -> Iterator[Holding]:
-        """Holdings of one entry."""
-        holding = self._holding.get(position)
-        while holding is not None:
-            yield holding
-            holding = holding.other
+    def of(self, position: Position) -> Sequence[Consumer]:
+        """Consumers that have something of an entry."""
+        known = self._of.get(position)
+        if known is None:
+            return _NOBODY
+        return tuple(known) if isinstance(known, list) else (known,)
 
     def state(self, position: Position, index: int) -> State | None:
         """HELD or PLEDGED; None when no consumer has this message."""
         for each in self.of(position):
-            if each.held >> index & 1:
-                return State.HELD
-            if each.pledged >> index & 1:
-                return State.PLEDGED
+            if each.unacked[position] >> index & 1:
+                return State.PLEDGED if each.pledged.get(position, 0) >> index & 1 else State.HELD
         return None
 
     def give(self, position: Position, consumer: Consumer, indexes: int) -> None:
         """Event GIVE of messages that no consumer has."""
-        first = holding = self._holding.get(position)
         messages = indexes.bit_count()
-        while holding is not None and holding.consumer is not consumer:
-            holding = holding.other
-        if holding is None:
-            holding = self._holding[position] = Holding(consumer, indexes, first)
+        known = self._of.get(position)
+        if known is None:
+            self._of[position] = consumer
+            consumer.hold(position, indexes, messages)
         else:
-            holding.held |= indexes
-        consumer.hold(position, holding, messages)
+            if isinstance(known, list):
+                if consumer not in known:
+                    known.append(consumer)
+            elif known is not consumer:
+                self._of[position] = [known, consumer]
+            consumer.hold(position, consumer.unacked.get(position, 0) | indexes, messages)
         self.count += messages
 
     def tell(
@@ -175,49 +168,41 @@ class Holders:
     ) -> Sequence[Consumer]:
         """An event of messages of an entry (None: of all of it) with their consumers, or with one of them.
 
-        Returns the consumers that hold nothing of the entry any more.
+        Returns the consumers that have nothing of the entry any more.
         """
-        first = self._holding.get(position)
-        if first is None:
+        known = self._of.get(position)
+        if known is None:
             return _NOBODY
         after_held, after_pledged = _AFTER[event]
-        if indexes is None and first.other is None and after_held is _AWAY and consumer is None:  # nearly every acknowledgement
-            messages = first.held.bit_count()
-            self.count -= messages
-            first.consumer.let_go(position, messages)
-            del self._holding[position]
-            return (first.consumer,)
         gone: list[Consumer] = []
-        left: Holding | None = None
-        holding: Holding | None = first
-        while holding is not None:
-            following = holding.other
-            if consumer is None or holding.consumer is consumer:
-                held = holding.held if indexes is None else holding.held & indexes
-                if after_pledged is not _PLEDGED:
-                    holding.pledged &= 0 if indexes is None else ~indexes
-                if after_held is not _HELD:
-                    holding.held &= ~held
-                    if after_held is _PLEDGED:
-                        holding.pledged |= held
-                    messages = held.bit_count()
-                    self.count -= messages
-                    if holding.held or holding.pledged:
-                        holding.consumer.count_less(messages)
-                    else:
-                        holding.consumer.let_go(position, messages)
-                        gone.append(holding.consumer)
-            if holding.held or holding.pledged:
-                holding.other = left
-                left = holding
-            holding = following
-        if left is None:
-            del self._holding[position]
-        elif left is not first:
-            self._holding[position] = left
+        for each in tuple(known) if isinstance(known, list) else (known,):
+            if consumer is not None and each is not consumer:
+                continue
+            bits = each.unacked[position]
+            pledged = each.pledged.get(position, 0) if each.pledged else 0
+            named = bits if indexes is None else bits & indexes
+            moved = 0 if after_held is _HELD else named & ~pledged
+            left = bits if after_held is _PLEDGED else bits & ~moved
+            if after_held is _PLEDGED:
+                pledged |= moved
+            elif after_pledged is not _PLEDGED:
+                left &= ~(named & pledged)
+                pledged &= ~named
+            messages = moved.bit_count()
+            self.count -= messages
+            if left:
+                each.keep(position, left, pledged, messages)
+            else:
+                each.let_go(position, messages)
+                gone.append(each)
+        if gone:
+            if isinstance(known, list) and len(gone) < len(known):
+                known[:] = [each for each in known if each not in gone]
+            else:
+                del self._of[position]
         return gone
 
     def clear(self) -> None:
-        """Event REWIND of everything, or the last consumer is gone."""
-        for position in list(self._holding):
+        """Event REWIND of everything."""
+        for position in list(self._of):
             self.tell(position, Event.REWIND)

@@ -273,7 +273,7 @@ class KeyShared(Shared):
     def _drain(self, slot: int, position: Position, pending: int) -> bool:
         """Let what follows this entry wait; True if an open transaction acknowledged (a part of) it that no consumer holds."""
         for each in self.holders.of(position):
-            pending &= ~(each.held | each.pledged)
+            pending &= ~each.unacked[position]
         if not pending:
             return False
         self._slots[position] = slot

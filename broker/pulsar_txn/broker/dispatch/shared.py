@@ -148,9 +148,8 @@ class Shared(Dispatch):
         while self._returning:
             consumer, positions = self._returning[0]
             for position in positions:
-                holding = consumer.unacked.get(position)
-                if holding is not None:
-                    indexes = holding.held | holding.pledged
+                indexes = consumer.unacked.get(position)
+                if indexes is not None:
                     self._tell(position, Event.RETURN, None, consumer)
                     self._wait_again(position, indexes)
                 most -= 1
