@@ -107,11 +107,10 @@ class Consumer:
 
     `unacked` is kept for Shared and Key_Shared: which indexes of an entry (bits; 1 for an entry that is one message) this
     consumer was sent and has not settled; `pledged`, which of them an open transaction acknowledged. `unacked_count`: the
-    messages of the others. `given` says what the consumer was
-    given, as (indexes, batch size), of entries that it was not given as a whole: that is what its acknowledgement of the whole
-    entry means. `pending_acks`: acknowledgements with a receipt that is not written yet. `returning`: requests to deliver
-    again that are still being carried out; nothing is sent meanwhile. `epoch` is None unless the client counts its redelivery
-    requests (PIP-84).
+    messages of the others. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given
+    as a whole: that is what its acknowledgement of the whole entry means. `pending_acks`: acknowledgements with a receipt that
+    is not written yet. `returning`: requests to deliver again that are still being carried out; nothing is sent meanwhile.
+    `epoch` is None unless the client counts its redelivery requests (PIP-84).
 
     `settled_elsewhere`, on Failover: the first message that another consumer acknowledged since this one was given everything
     again. A cumulative acknowledgement in a transaction that reaches it would name what is not this consumer's any more.

@@ -114,8 +114,7 @@ class KeyShared(Shared):
 
     def settled(self, position: Position, indexes: int | None) -> None:
         """The slot of an entry that is done with is forgotten."""
-        self._tell(position, Event.ACKNOWLEDGE, indexes)
-        self._forget_settled(position, indexes)
+        super().settled(position, indexes)
         self._decide(position, indexes)
         if indexes is None:
             self._slots.pop(position, None)

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pulsar_txn.wire.ids import EntryHeader, Position
+from pulsar_txn.wire.ids import EntryHeader, Position, full_ack_set
 
 from .consumers import Consumer, by_priority
 
@@ -56,6 +56,11 @@ Effect: TypeAlias = Rewind | Activate | TellActive
 
 REWIND: Final[Sequence[Effect]] = (Rewind(),)
 NOTHING: Final[Sequence[Effect]] = ()
+
+
+def ack_set_of(live: int, batch_size: int) -> int | None:
+    """The ack set of a delivery of these indexes: None for all of an entry. `batch_size` is 0 for an entry that is no batch."""
+    return None if not batch_size or live == full_ack_set(batch_size) else live
 
 
 class Dispatch(abc.ABC):
@@ -264,7 +269,7 @@ class SingleActive(Dispatch):
         if not live or active is None:
             return None
         active.take(live.bit_count())
-        return active, None if live + 1 == 1 << batch_size or not batch_size else live, 0
+        return active, ack_set_of(live, batch_size), 0
 
     def begin_look(self) -> None:
         """Do nothing: `must_look` is never true."""

@@ -16,7 +16,7 @@ from pulsar_txn.wire.ids import DispatchHints, EntryHeader, Position
 from .consumers import Consumer
 from .delayed import DelayedPositions
 from .holders import TRANSITIONS, Event, Holders, State
-from .machine import NOTHING, REWIND, Delivery, Dispatch, Effect
+from .machine import NOTHING, REWIND, Delivery, Dispatch, Effect, ack_set_of
 from .waiting import Replay
 
 RETURNED_PER_TURN: Final = 1000
@@ -97,10 +97,7 @@ class Shared(Dispatch):
 
     def settled(self, position: Position, indexes: int | None) -> None:
         """Take it from its holders, who have room for more then."""
-        self.holders.tell(position, Event.ACKNOWLEDGE, indexes)
-        self._forget_settled(position, indexes)
-
-    def _forget_settled(self, position: Position, indexes: int | None) -> None:
+        self._tell(position, Event.ACKNOWLEDGE, indexes)
         if self.redeliveries and indexes is None:
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
@@ -199,8 +196,7 @@ class Shared(Dispatch):
 
     def _choose(self) -> bool:
         """Find the consumer that takes the next entry, unless none can."""
-        limit = self._most_unacked_of_all
-        if (limit and self.holders.count >= limit) or (self._chunks is not None and self._chunks.is_full):
+        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
             return False
         consumers, most = self.consumers, self._most_unacked
         count, best = len(consumers), None
@@ -266,7 +262,7 @@ class Shared(Dispatch):
     def _give(self, consumer: Consumer, position: Position, live: int, batch_size: int) -> Delivery:
         self.holders.give(position, consumer, live)
         count = self.redeliveries.get(position, 0) if self.redeliveries else 0
-        return consumer, None if live + 1 == 1 << batch_size or not batch_size else live, count
+        return consumer, ack_set_of(live, batch_size), count
 
     def trimmed(self, position: Position, first: Position) -> None:
         """Forget what waited there."""

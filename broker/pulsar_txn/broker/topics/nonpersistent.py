@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.catalog.policies import TopicRules
-from pulsar_txn.broker.dispatch.consumers import Consumer
+from pulsar_txn.broker.dispatch.consumers import Consumer, by_priority
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.wire.entries import is_encrypted, read_header, verify_checksum
 from pulsar_txn.wire.errors import ChecksumMismatch, Refusal, ServerError, WireError
@@ -37,8 +37,7 @@ class _Subscription:
         if self._most and len(self.consumers) >= self._most:
             raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has {self._most} consumers, as many as it may")
         self.kind = kind
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda each: (each.priority, each.name))
+        self.consumers = by_priority([*self.consumers, consumer])
         consumer.join(self)
         self._tell_active()
 
