@@ -103,7 +103,7 @@ def test_send_nowait_of_a_fenced_producer_counts_as_one_failure():
     with client_of(broker) as client:
         producer = client.create_producer("t")
         partition = partitions_of(inner(producer)).only
-        loop_of(client).call(lambda: partition._on_failed(errors.ProducerFenced("another one")))
+        loop_of(client).call(lambda: partition._give_up(errors.ProducerFenced("another one")))
         left(client, producer, errors.ProducerFenced)
 
 

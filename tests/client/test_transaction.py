@@ -936,6 +936,7 @@ async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort()
     txn = await opened(ScriptedSessions())
     txn.inside.when_ended(told.append)
     txn.inside.expire()
+    await asyncio.sleep(0)
     assert told == [None]
     await txn.abort()
     assert told == [None, TxnAction.ABORT]

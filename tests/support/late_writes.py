@@ -34,7 +34,7 @@ class Zombie:
         number = self._next()
         opened = await connection.request("producer", self._next(), topic=topic, producer_id=number)
         side = _Side(connection)
-        connection.producers[number] = side
+        connection.add_producer(number, side)
         bits = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
         metadata = pb.MessageMetadata(
             producer_name=opened.producer_name, sequence_id=0, publish_time=self.brokers.runtime.wall_ms(), **bits
@@ -49,7 +49,8 @@ class Zombie:
         connection = await self.brokers.owner(topic)
         producer = self._next()
         opened = await connection.request("producer", self._next(), topic=topic, producer_id=producer)
-        side = connection.producers[producer] = _Side(connection)
+        side = _Side(connection)
+        connection.add_producer(producer, side)
         metadata = pb.MessageMetadata(
             producer_name=opened.producer_name,
             sequence_id=0,

@@ -33,6 +33,7 @@ from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.net.retries import count_partitions, find_schema
 from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
@@ -244,7 +245,7 @@ class AsyncClient(BeginsTransactions):
         if self._core.settings.fencing == "topic":
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = self._interceptors.before(options_of(ProducerOptions, options, "create_producer"))
-        partitions = await self._partitions(name)
+        partitions = await count_partitions(self._core, name)
         known = await schema_of_producer(self._core, topic, schema)
         return await open_producer(self._core, name, partitions, known, chosen)
 
@@ -554,7 +555,7 @@ class AsyncClient(BeginsTransactions):
 
     async def _parts_of(self, name: TopicName) -> tuple[list[tuple[str, int]], int]:
         """The partitions of a topic, or the topic itself, and how many there are (0)."""
-        count = await self._partitions(name)
+        count = await count_partitions(self._core, name)
         return [(str(name.with_partition(index)), index) for index in range(count)] or [(str(name), name.partition)], count
 
     async def _follow(
@@ -642,7 +643,7 @@ class AsyncClient(BeginsTransactions):
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
         self._core.check_open()
         name = parse_topic(topic)
-        partitions = await self._partitions(name)
+        partitions = await count_partitions(self._core, name)
         return [str(name.with_partition(index)) for index in range(partitions)] or [str(name)]
 
     async def close(self) -> None:
@@ -663,11 +664,6 @@ class AsyncClient(BeginsTransactions):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    async def _partitions(self, name: TopicName) -> int:
-        if name.partition >= 0:
-            return 0
-        return await self._core.retrying(lambda: self._core.lookup.partitions(str(name)), f"looking up {name}")
 
 
 async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: HalfTerms) -> AsyncTransactionalProducer[T]:
@@ -695,7 +691,7 @@ async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None)
     if schema is None or not isinstance(chosen := cast("Any", schema), TopicSchema):
         return schema or BytesSchema()
     name = str(parse_topic(topic).base)
-    found = await core.retrying(lambda: core.lookup.schema(name), f"asking for {name}'s schema")
+    found = await find_schema(core, name)
     return chosen.of_topic(None if found is None else SchemaInfo.of(found))
 
 

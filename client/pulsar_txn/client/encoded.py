@@ -20,6 +20,7 @@ from typing import Any
 
 from pulsar_txn.client.client import AsyncClient, parse_topic
 from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.net.retries import count_partitions, find_schema
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, OnGap, RawEntry
 from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
 from pulsar_txn.client.receive.options import RegexSubscriptionMode
@@ -94,10 +95,7 @@ async def existing_partitions(client: AsyncClient, topic: str) -> list[str]:
     core = client.inside
     core.check_open()
     name = parse_topic(topic)
-    if name.partition >= 0:
-        return [str(name)]
-    count = await core.retrying(lambda: core.lookup.partitions(str(name), create=False), f"looking up {name}")
-    return partition_names(name, count)
+    return partition_names(name, await count_partitions(core, name, create=False))
 
 
 async def matching_topics(client: AsyncClient, pattern: str) -> list[str]:
@@ -115,7 +113,7 @@ async def topic_schema(client: AsyncClient, topic: str, version: bytes = b"") ->
     core = client.inside
     core.check_open()
     name = str(parse_topic(topic).base)
-    found = await core.retrying(lambda: core.lookup.schema(name, version), f"asking for {name}'s schema")
+    found = await find_schema(core, name, version)
     return None if found is None else SchemaInfo.of(found)
 
 

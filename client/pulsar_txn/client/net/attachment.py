@@ -1,19 +1,31 @@
-"""Keeps one producer, consumer or coordinator session attached to the broker that serves its topic.
+"""Tie of one producer, consumer or coordinator session to the broker that serves its topic.
 
-States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
-brings the attachment back to detached, and a task attaches it again with growing pauses, for as long as it takes (`_pauses`
-says how soon). A connection that is lost is made again by the pool, at its pace; the pauses here are those between refusals
-of a broker that is there. An error
-that is not retriable ends the first attempt. After that, only what can never mend itself ends it (`ENDS`): `on_failed` is
-told, and nothing is tried any more. A place that is taken mends itself, when the broker notices that our former connection
-is dead; so do credentials and certificates that somebody is just replacing, and a topic that is made again.
+States: detached → attaching → attached → detached …, and closed. The tie decides when to try, and which errors end it; its
+owner does the rest, and is what a connection tells of its end:
+
+    attempts = Retries(core, "opening …")  # the first time; tie.attempts() later, and in the background
+    while tie.is_wanted:
+        async with attempts, tie.opening() as connection:
+            …  # PRODUCER, SUBSCRIBE or TC_CLIENT_CONNECT
+
+    if tie.lost(connection):  # or tie.leave(), for CLOSE_PRODUCER and the like
+        …  # note it, and attach again: tie.run(…)
+
+A lost connection, or a broker that asks us to leave, brings the tie back to detached, and its owner attaches again with growing
+pauses, for as long as it takes (`pauses` says how soon). A connection that is lost is made again by the pool, at its pace; the
+pauses here are those between refusals of a broker that is there. An error that is not retriable ends the first attempt.
+After that, only what can never mend itself ends the tie (`ENDS`). A place that is taken mends itself, when the broker notices
+that our former connection is dead; so do credentials and certificates that somebody is just replacing, and a topic that is
+made again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any, Final
 
 from pulsar_txn.client.errors import (
@@ -31,86 +43,102 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import HEALTHY_SECONDS
+from pulsar_txn.client.net.sides import ConnectionListener
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
 
 ENDS: Final = (AuthorizationError, TopicTerminatedError, TransactionFenced, TransactionsDisabled, UsageError)
-"""What ends an attachment for ever that was there before."""
+"""Errors that end a tie for ever once it was attached."""
 
 
 class Attachment:
-    """One resource's tie to a broker.
+    """Tie of one resource, its `owner`, to the broker that serves `topic`."""
 
-    `open_on(connection)` sends PRODUCER, SUBSCRIBE or TC_CLIENT_CONNECT and raises when that fails; `on_lost(error)` is
-    called when an established tie ends; `on_failed(error)` when it will never come back.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        order: int,
-        topic: str,
-        *,
-        open_on: Callable[[Connection], Awaitable[None]],
-        on_lost: Callable[[PulsarError], None],
-        on_failed: Callable[[PulsarError], None],
-    ) -> None:
-        self.order = order
+    def __init__(self, core: Core, topic: str, owner: ConnectionListener) -> None:
+        self.core = core
         self.topic = topic
         self.connection: Connection | None = None
+        """The connection on which the broker knows the resource at this moment."""
+        self.server_version = ""
+        """That of the broker which knew it last."""
         self.closed = False
-        self._core = core
-        self._open_on = open_on
-        self._on_lost = on_lost
-        self._on_failed = on_failed
-        self._interrupted = False
-        self._backoff = core.backoff()
-        self._attached_at = 0.0
+        self._owner = owner
+        self._failure: PulsarError | None = None
         self._was_attached = False
+        self._attached_at = 0.0
+        self._interrupted = False
+        self._refused = False
+        self._backoff = core.backoff()
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._failure: PulsarError | None = None
 
-    async def start(self, timeout: float | None = None) -> None:
-        """Attach for the first time; raises the last error when `timeout` (the operation timeout) is over."""
-        await self._core.retrying(self._attach, f"opening {self.topic}", timeout=timeout)
+    @property
+    def is_wanted(self) -> bool:
+        """True while it is neither attached nor closed."""
+        return self.connection is None and not self.closed
 
-    async def _attach(self) -> None:
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[Connection]:
+        """Block in which the owner asks the broker for its place; attached when the block ends without an error.
+
+        Raises the errors of a lookup, and ConnectionLost when the connection ended meanwhile.
+        """
         self._interrupted = False
-        connection = await self._core.lookup.connection_for(self.topic)
-        connection.listeners.add(self)
+        connection = await self.core.lookup.connection_for(self.topic)
+        connection.listen(self._owner)
         try:
-            await self._open_on(connection)
+            yield connection
         except BaseException:
-            connection.listeners.discard(self)
+            connection.forget(self._owner)
             raise
         if self._interrupted or connection.closed:
-            connection.listeners.discard(self)
+            connection.forget(self._owner)
             raise ConnectionLost("the connection broke while opening", endpoint=connection.endpoint)
-        if not self.closed:
+        if self.closed:
+            connection.forget(self._owner)
+        else:
             self.connection = connection
-            self._attached_at = self._core.runtime.monotonic()
+            self.server_version = connection.server_version
+            self._attached_at = self.core.runtime.monotonic()
             self._was_attached = True
             self._wake()
+
+    def attempts(self) -> Attempts:
+        """Attempts to attach again, or in the background; their last error ends the tie."""
+        return Attempts(self)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the owner's attempts in the background, unless they run already; closing the tie cancels them."""
+        if self.closed or self.core.drained or (self._task is not None and not self._task.done()):
+            work.close()
+        else:
+            self._task = self.core.spawn(work)
 
     async def connected(self, what: str) -> Connection:
         """The connection; waits until there is one; ConnectionLost after the operation timeout, safe to cancel.
 
-        Raises what ended the attachment for ever, AlreadyClosed after `close`.
+        Raises what ended the tie for ever, AlreadyClosed after `close`.
         """
-        seconds = self._core.settings.operation_timeout
-        deadline = self._core.runtime.monotonic() + seconds
+        seconds = self.core.settings.operation_timeout
+        try:
+            async with asyncio.timeout_at(self.core.runtime.monotonic() + seconds):
+                return await self.attached(what)
+        except TimeoutError as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise ConnectionLost(f"{what}: {self.topic} was not connected again within {seconds:g} s") from None
+
+    async def attached(self, what: str) -> Connection:
+        """As `connected`, without a limit of time."""
         while self.connection is None:
             if self.closed:
-                raise self._failure or AlreadyClosed(f"{what}: {self.topic} is closed")
+                if self._failure is None:
+                    raise AlreadyClosed(f"{what}: {self.topic} is closed")
+                raise self._failure.with_traceback(None)  # else it grows with each
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
-                raise ConnectionLost(f"{what}: {self.topic} was not connected again within {seconds:g} s") from None
+            await waiter
         return self.connection
 
     def _wake(self) -> None:
@@ -119,80 +147,83 @@ class Attachment:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
-        """The connection's call: it is gone."""
+    def lost(self, connection: Connection) -> bool:
+        """A connection has ended. True if the tie ended with it, and has to be made again."""
         if connection is self.connection:
-            self._end_tie(error, refused=False)
-        else:
-            self._interrupted = True
+            return self._ended(refused=False)
+        self._interrupted = True
+        return False
 
-    def detach(self, error: PulsarError, *, planned: bool = False) -> None:
-        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach again.
+    def leave(self, *, planned: bool = False) -> bool:
+        """The tie has ended although the connection may be fine. True if it has to be made again.
 
         `planned`: a request of this client ends it, so it is not a sign of trouble.
         """
         if self.connection is None:
             self._interrupted = True
-            return
-        self.connection.listeners.discard(self)
-        self._end_tie(error, refused=not planned)
+            return False
+        self.connection.forget(self._owner)
+        return self._ended(refused=not planned)
 
-    def _end_tie(self, error: PulsarError, *, refused: bool) -> None:
+    def _ended(self, *, refused: bool) -> bool:
         """Attach again: at once, except for a broker that has refused the resource soon after it had taken it."""
         self.connection = None
-        if self.closed or self._core.drained:
-            return
-        if self._core.runtime.monotonic() - self._attached_at > HEALTHY_SECONDS:
+        if self.closed or self.core.drained:
+            return False
+        if self.core.runtime.monotonic() - self._attached_at > HEALTHY_SECONDS:
             self._backoff.reset()
             refused = False
-        self._on_lost(error)
-        self._try(refused=refused)
+        self._refused = refused
+        return True
 
-    def keep_trying(self) -> None:
-        """Attach in the background until it succeeds or fails for ever."""
-        self._try(refused=False)
+    async def pause(self) -> None:
+        """Wait after a refusal, so that the broker is not hammered."""
+        if self._refused:
+            await self.core.rest(self._backoff.next())
 
-    def _try(self, *, refused: bool) -> None:
-        if not self.closed and not self._core.drained and (self._task is None or self._task.done()):
-            self._task = self._core.spawn(self._reattach(refused=refused))
-
-    async def _reattach(self, *, refused: bool) -> None:
-        """Until it is attached; with a pause after each refusal, so that the broker is not hammered."""
-        while not self.closed:
-            if refused:
-                await self._core.rest(self._backoff.next())
-            try:
-                await self._attach()
-            except PulsarError as error:
-                if self._is_final(error):
-                    self.fail(error)
-                    return
-                level = logging.INFO if error.retriable else logging.WARNING
-                logger.log(level, "%s: attaching failed, trying again: %s", self.topic, error)
-                refused = not error.paced
-            else:
-                return
+    def failed(self, error: PulsarError) -> bool:
+        """An attempt has failed. True if there will be another one."""
+        if self._is_final(error):
+            return False
+        level = logging.INFO if error.retriable else logging.WARNING
+        logger.log(level, "%s: attaching failed, trying again: %s", self.topic, error)
+        self._refused = not error.paced
+        return True
 
     def _is_final(self, error: PulsarError) -> bool:
         if self._was_attached:
             return isinstance(error, ENDS)
         return not error.retriable and not isinstance(error, ConsumerBusy | ProducerBusy)
 
-    def fail(self, error: PulsarError) -> None:
-        """Give up for ever."""
+    def fail(self, error: PulsarError) -> bool:
+        """Give up for ever. True the first time, unless it was closed before."""
         if self.closed:
-            return
-        self._failure = error
-        self.close()
-        logger.warning("%s: given up: %s", self.topic, error)
-        self._on_failed(error)
+            return False
+        logger.warning("%s is not attached again: %s", self.topic, error)
+        self.close(error)
+        return True
 
-    def close(self) -> None:
-        """Stop attaching; idempotent, tells nobody."""
+    def close(self, error: PulsarError | None = None) -> Connection | None:
+        """Stop attaching; who waits gets `error` (AlreadyClosed without one). Returns the connection it had. Idempotent."""
         self.closed = True
-        if self.connection is not None:
-            self.connection.listeners.discard(self)
-            self.connection = None
+        self._failure = self._failure or error
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.forget(self._owner)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         self._wake()
+        return connection
+
+
+class Attempts:
+    """Attempts of a tie: each is a block, whose error is kept from the program while there will be another one."""
+
+    def __init__(self, tie: Attachment) -> None:
+        self._tie = tie
+
+    async def __aenter__(self) -> None:
+        await self._tie.pause()
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: TracebackType | None) -> bool:
+        return isinstance(error, PulsarError) and self._tie.failed(error)

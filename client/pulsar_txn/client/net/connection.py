@@ -66,12 +66,9 @@ class Connection(asyncio.Protocol):
         self.error: PulsarError | None = None
         self.producers: dict[int, ProducerSide] = {}
         self.consumers: dict[int, ConsumerSide] = {}
-        self.listeners: set[ConnectionListener] = set()
-        self.topic_watchers: dict[int, Callable[[], object]] = {}
-        """What to call when topics of a namespace have come or gone, by watcher id."""
-        self.checkers: dict[tuple[int, str], Callable[[Any], object]] = {}
-        self.decided: dict[tuple[int, str], Callable[[Any], object]] = {}
-        """Who is told of a TXN_CHECK, by coordinator and group."""
+        self._listeners: dict[ConnectionListener, None] = {}
+        self._topic_watchers: dict[int, Callable[[], object]] = {}
+        self._groups: dict[tuple[int, str], tuple[Callable[[Any], object], Callable[[Any], object]]] = {}
         self._runtime = runtime
         self._settings = settings
         self._proxy_to = proxy_to
@@ -80,7 +77,7 @@ class Connection(asyncio.Protocol):
         self._joins = False
         self._reader = FrameReader(MAX_MESSAGE_SIZE + FRAME_PADDING)
         self._requests = Requests(runtime, endpoint)
-        self.waiting_for_exclusive: set[int] = set()
+        self._waiting_for_exclusive: set[int] = set()
         """Requests of producers that wait for their turn, as long as it takes."""
         self._out: list[bytes] = []
         self._flush_scheduled = False
@@ -184,12 +181,59 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self.producers.clear()
         self.consumers.clear()
-        self.topic_watchers.clear()
-        self.checkers.clear()
-        self.decided.clear()
-        listeners, self.listeners = self.listeners, set()
-        for listener in sorted(listeners, key=_order_of):
+        self._topic_watchers.clear()
+        self._groups.clear()
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners:
             listener.on_connection_lost(self, error)
+
+    def listen(self, listener: ConnectionListener) -> None:
+        """Tell this listener of the end of the connection."""
+        self._listeners[listener] = None
+
+    def forget(self, listener: ConnectionListener) -> None:
+        """Tell this listener nothing any more."""
+        self._listeners.pop(listener, None)
+
+    def add_producer(self, producer_id: int, producer: ProducerSide) -> None:
+        """Tell a producer of what comes for it."""
+        self.producers[producer_id] = producer
+
+    def drop_producer(self, producer_id: int) -> bool:
+        """Tell a producer nothing any more. True if the broker still had it."""
+        return self.producers.pop(producer_id, None) is not None
+
+    def add_consumer(self, consumer_id: int, consumer: ConsumerSide) -> None:
+        """Tell a consumer of what comes for it."""
+        self.consumers[consumer_id] = consumer
+
+    def drop_consumer(self, consumer_id: int) -> bool:
+        """Tell a consumer nothing any more. True if the broker still had it."""
+        return self.consumers.pop(consumer_id, None) is not None
+
+    def wait_for_exclusive(self, request_id: int) -> None:
+        """Give a request to create a producer as long as it takes, once the broker says that it waits for its turn."""
+        self._waiting_for_exclusive.add(request_id)
+
+    def end_wait(self, request_id: int) -> None:
+        """End what `wait_for_exclusive` began, once the request has ended."""
+        self._waiting_for_exclusive.discard(request_id)
+
+    def watch_topics(self, watcher_id: int, changed: Callable[[], object]) -> None:
+        """Call `changed` when topics of a namespace have come or gone."""
+        self._topic_watchers[watcher_id] = changed
+
+    def unwatch_topics(self, watcher_id: int) -> None:
+        """End what `watch_topics` began."""
+        self._topic_watchers.pop(watcher_id, None)
+
+    def hear_group(self, group: tuple[int, str], asked: Callable[[Any], object], decided: Callable[[Any], object]) -> None:
+        """Call `asked` for each TXN_CHECK of a coordinator to a group, and `decided` for each TXN_CHECK_DECIDED."""
+        self._groups[group] = asked, decided
+
+    def leave_group(self, group: tuple[int, str]) -> None:
+        """End what `hear_group` began."""
+        self._groups.pop(group, None)
 
     # --- asyncio's side -------------------------------------------------------------------------------------------
 
@@ -346,21 +390,21 @@ class Connection(asyncio.Protocol):
             consumer.on_end_of_topic()
 
     def _on_topic_update(self, body: Any) -> None:
-        changed = self.topic_watchers.get(body.watcher_id)
+        changed = self._topic_watchers.get(body.watcher_id)
         if changed is not None:
             changed()
 
     def _on_txn_check(self, body: Any) -> None:
-        checker = self.checkers.get((coordinator_of(body.txnid_most_bits), body.group))
-        if checker is None:
+        heard = self._groups.get((coordinator_of(body.txnid_most_bits), body.group))
+        if heard is None:
             logger.debug("%s: a question for group %r, which nobody has joined here", self.endpoint, body.group)
         else:
-            checker(body)
+            heard[0](body)
 
     def _on_txn_check_decided(self, body: Any) -> None:
-        heard = self.decided.get((coordinator_of(body.txnid_most_bits), body.group))
+        heard = self._groups.get((coordinator_of(body.txnid_most_bits), body.group))
         if heard is not None:
-            heard(body)
+            heard[1](body)
 
     def _on_ping(self, _body: Any) -> None:
         self.write([_PONG])
@@ -438,7 +482,7 @@ class Connection(asyncio.Protocol):
 
     def _waits_for_exclusive(self, request_id: int) -> bool:
         """True if it is the request of a producer that wants to wait; nothing else waits without a limit."""
-        return request_id in self.waiting_for_exclusive
+        return request_id in self._waiting_for_exclusive
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -488,11 +532,6 @@ class Connection(asyncio.Protocol):
         self._heard = False
         self.write([_PING])
         self._keep_alive = self._runtime.call_later(self._settings.keep_alive_interval, self._tick)
-
-
-def _order_of(listener: ConnectionListener) -> int:
-    # A fixed order, so that equal seeds give equal bytes whatever the objects' addresses are.
-    return int(getattr(listener, "order", 0))
 
 
 _PING: Final = command("ping")

@@ -6,12 +6,10 @@ import asyncio
 import contextvars
 import functools
 import itertools
-import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-from pulsar_txn.client._tracebacks import shortened
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.net.lookup import Lookup
 from pulsar_txn.client.net.loop_guard import LoopGuard
@@ -22,45 +20,9 @@ from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.stock_defects import DefectWarnings
+from pulsar_txn.client.net.tasks import Closable
 
 T = TypeVar("T")
-
-
-class Closable(Protocol):
-    """A resource that the client closes when it is closed itself."""
-
-    async def close(self) -> None:
-        """Close; idempotent."""
-        ...
-
-
-async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all, and raise the first error once all are done."""
-    if len(work) == 1:
-        await work[0]
-        return
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-
-
-async def close_all(parts: Iterable[Closable]) -> None:
-    """Close all side by side; the first error, once all are done. If cancelled: each has begun, and is cancelled as well.
-
-    `gather` would also cancel those that have not begun, which then never begin: nothing of them would be closed.
-    """
-    tasks = [asyncio.ensure_future(part.close()) for part in parts]
-    if not tasks:
-        return
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    for task in tasks:
-        task.result()
 
 
 async def _nothing() -> None:
@@ -172,38 +134,6 @@ class Core:
         """The resource was closed by itself."""
         self._resources.pop(resource_id, None)
 
-    async def retrying(self, attempt: Callable[[], Awaitable[T]], what: str, *, timeout: float | None = None) -> T:
-        """`attempt` until it succeeds, fails with an error that is not retriable, or `timeout` seconds are over.
-
-        Then the last error is raised as it was, with a note; OperationTimeout when no error was met. The operation timeout
-        is taken without `timeout`; `math.inf` never gives up.
-        """
-        seconds = self.settings.operation_timeout if timeout is None else timeout
-        deadline = self.runtime.monotonic() + seconds
-        backoff = self.backoff()
-        last: PulsarError | None = None
-        while True:
-            self.check_open()
-            try:
-                async with asyncio.timeout_at(None if seconds == math.inf else deadline):
-                    return await attempt()
-            except TimeoutError as error:
-                if isinstance(error, PulsarError):
-                    last = error
-                else:
-                    last = last or OperationTimeout(f"{what} did not finish in time")
-                    raise shortened(_given_up(last, what, seconds)) from None
-            except PulsarError as error:
-                if not error.retriable:
-                    raise shortened(error) from error.__cause__
-                last = error
-                if error.paced:
-                    continue
-            pause = backoff.next()
-            if self.runtime.monotonic() + pause >= deadline:
-                raise shortened(_given_up(last, what, seconds))
-            await self.rest(pause)
-
     async def close(self) -> None:
         """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""
         self.check_here()
@@ -231,8 +161,3 @@ def _no_coordinators() -> Any:
 
 def _no_transactions(_options: Any) -> Any:
     raise LocalProtocolError("this core has no coordinators")
-
-
-def _given_up(error: PulsarError, what: str, seconds: float) -> PulsarError:
-    error.add_note(f"{what}: given up after {seconds:g} s of attempts")
-    return error

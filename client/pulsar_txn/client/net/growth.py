@@ -17,6 +17,7 @@ from pulsar_txn.client.errors import AlreadyClosed, InvalidTopicName, PulsarErro
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import HEALTHY_SECONDS
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import InvalidName, TopicName, is_transaction_internal
 
@@ -76,7 +77,7 @@ async def listen_to_topics(core: Core, namespace: str, changed: asyncio.Event) -
     while True:
         begin = core.runtime.monotonic()
         try:
-            connection = await core.retrying(core.lookup.any_connection, what, timeout=math.inf)
+            connection = await _any_connection(core, what)
             if not connection.features.supports_topic_watchers:
                 return
             await _listen_on(core, connection, namespace, changed)
@@ -89,12 +90,19 @@ async def listen_to_topics(core: Core, namespace: str, changed: asyncio.Event) -
         await core.rest(backoff.next())
 
 
+async def _any_connection(core: Core, what: str) -> Connection:
+    retries = Retries(core, what, math.inf)
+    while True:
+        async with retries:
+            return await core.lookup.any_connection()
+
+
 async def _listen_on(core: Core, connection: Connection, namespace: str, changed: asyncio.Event) -> None:
     """Until the connection ends."""
     watcher_id = core.next_resource_id()
     ears = _Ears()
-    connection.listeners.add(ears)
-    connection.topic_watchers[watcher_id] = changed.set
+    connection.listen(ears)
+    connection.watch_topics(watcher_id, changed.set)
     # Every topic of the namespace: the pattern is matched here, by Python's rules.
     fields: dict[str, Any] = {"watcher_id": watcher_id, "namespace": namespace, "topics_pattern": ".*"}
     try:
@@ -102,8 +110,8 @@ async def _listen_on(core: Core, connection: Connection, namespace: str, changed
         changed.set()  # what came before is not told
         await ears.lost.wait()
     finally:
-        connection.listeners.discard(ears)
-        connection.topic_watchers.pop(watcher_id, None)
+        connection.forget(ears)
+        connection.unwatch_topics(watcher_id)
         request_id = core.next_request_id()
         connection.write([command("watchTopicListClose", request_id=request_id, watcher_id=watcher_id)])
 
@@ -150,9 +158,11 @@ class TopicPattern:
 
     async def find(self, core: Core, mode: int) -> list[str]:
         """The topics and partitions that it represents now. Raises a BrokerError, ConnectionLost, OperationTimeout."""
-        what = f"listing topics of {self.namespace}"
-        found = await core.retrying(lambda: core.lookup.topics(self.namespace, mode), what)
-        return [topic for topic in found if self.matches(topic)]
+        retries = Retries(core, f"listing topics of {self.namespace}")
+        while True:
+            async with retries:
+                found = await core.lookup.topics(self.namespace, mode)
+                return [topic for topic in found if self.matches(topic)]
 
 
 async def new_partitions(core: Core, known: dict[TopicName, int]) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from pulsar_txn.client._validation import number_of_seconds, refused
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionStateError
-from pulsar_txn.client.net.core import run_all
+from pulsar_txn.client.net.tasks import run_all
 from pulsar_txn.client.receive.dead_letters import DeadLetters
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.interceptors import ConsumerChain

@@ -7,11 +7,12 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.client.errors import ConnectionLost, PulsarError
+from pulsar_txn.client.errors import ConnectionLost
 from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.requests import Waiter
+from pulsar_txn.client.net.sides import ConnectionListener
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
@@ -23,8 +24,8 @@ T = TypeVar("T")
 Answer: TypeAlias = "asyncio.Future[Any]"
 
 
-class Channel:
-    """Identity of one consumer, and its requests over whatever connection it has."""
+class Channel(Attachment):
+    """Identity of one consumer, its tie to the broker, and its requests over whatever connection it has."""
 
     def __init__(
         self,
@@ -33,29 +34,17 @@ class Channel:
         partition: int,
         subscription: str,
         options: ConsumerOptions,
-        *,
-        open_on: Callable[[Connection], Awaitable[None]],
-        on_lost: Callable[[PulsarError], None],
-        on_failed: Callable[[PulsarError], None],
+        consumer: ConnectionListener,
     ) -> None:
-        self.core = core
+        super().__init__(core, topic, consumer)
         self.id = core.next_resource_id()
-        self.topic = topic
         self.target = core.target(topic)
         """How transactions name the topic."""
         self.partition = partition
         self.subscription = subscription
         self.options = options
-        self.connection: Connection | None = None
-        """The connection on which the broker knows this consumer at this moment."""
-        self.server_version = ""
         self._acker = int.from_bytes(core.runtime.secret(8))
         self._ack_numbers = itertools.count(1)
-        self.attachment = Attachment(core, self.id, topic, open_on=open_on, on_lost=on_lost, on_failed=on_failed)
-
-    async def connected(self, what: str) -> Connection:
-        """The connection, after waiting for it; raises as `Attachment.connected`."""
-        return await self.attachment.connected(what)
 
     def say(self, name: str, **fields: Any) -> None:
         """Send a command of this consumer that is not answered; nothing happens without a connection."""

@@ -10,9 +10,10 @@ from typing import Any, Generic, Self, TypeVar
 from pulsar_txn.client._callables import DONE, marked, named_as_public
 from pulsar_txn.client._validation import as_seconds, seconds_of, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
-from pulsar_txn.client.net.core import Core, run_all
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.resource_stats import ConsumerStats
+from pulsar_txn.client.net.tasks import run_all
 from pulsar_txn.client.receive.acknowledging import Acknowledged
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.committed import CommittedPosition
@@ -155,11 +156,8 @@ class AsyncConsumer(Generic[T]):
                 deadline = deadline or inside.deadline(timeout, "timeout")
                 if not await inside.wait(1, deadline, unit):
                     raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
-        message = inbox.queue.popleft()
-        part = message.entry.consumer
-        part.last = message
-        part.give_permits_back(1)
-        inbox.received += 1
+        message = inbox.take_one()
+        message.entry.consumer.handed_out(message, 1)
         if inside.is_observed:
             inside.observe([message])
         return message

@@ -18,6 +18,7 @@ import attrs
 from pulsar_txn.client._validation import flag, validate_subscription_name, validate_text, whole
 from pulsar_txn.client.errors import AuthorizationError, InvalidConfiguration, InvalidTopicName, NotAllowedError, PulsarError
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import count_partitions
 from pulsar_txn.client.receive.message import Message, Source, bits_of
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
@@ -277,7 +278,7 @@ class DeadLetters:
         # In chunks, because what came in chunks, or compressed, may be too large for one entry.
         options = ProducerOptions(initial_subscription=initial, chunking=True)
         name = TopicName.parse(topic)
-        count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")
+        count = await count_partitions(self._core, name)
         try:
             producer = await open_producer(self._core, name, count, self._schema, options)
         except PulsarError as error:

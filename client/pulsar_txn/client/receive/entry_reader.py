@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError, UnsupportedVersionError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.receive.channel import Channel
 from pulsar_txn.client.receive.entry_verification import permits_of
 from pulsar_txn.client.receive.options import ConsumerOptions
@@ -114,9 +116,7 @@ class AsyncEntryReader:
             partition,
             f"reader-{number:012x}",
             self._options,
-            open_on=self._open_on,
-            on_lost=self._on_lost,
-            on_failed=self._on_failed,
+            self,
         )
 
     @property
@@ -142,9 +142,9 @@ class AsyncEntryReader:
     async def start(self) -> None:
         """Attach; raises the last error when the operation timeout is over."""
         try:
-            await self._channel.attachment.start()
+            await self._attach(Retries(self._channel.core, f"opening {self.topic}"))
         except BaseException:
-            self._channel.attachment.close()
+            self._channel.close()
             raise
         self._channel.core.register(self._channel.id, self)
 
@@ -152,28 +152,43 @@ class AsyncEntryReader:
         """Leave the broker; idempotent."""
         channel = self._channel
         channel.core.unregister(channel.id)
-        connection, channel.connection = channel.connection, None
-        channel.attachment.close()
+        connection = channel.close()
         self._queue.clear()
         self._failure = self._failure or AlreadyClosed(f"the reader of {channel.topic} is closed")
         self._wake()
-        if connection is not None and connection.consumers.pop(channel.id, None) is not None:
+        if connection is not None and connection.drop_consumer(channel.id):
             request = connection.request("close_consumer", channel.core.next_request_id(), consumer_id=channel.id)
             await asyncio.wait([request])
             if not request.cancelled():
                 request.exception()  # whatever it says: the reader is gone, or its connection is
 
-    async def _open_on(self, connection: Connection) -> None:
+    async def _attach(self, attempts: AbstractAsyncContextManager[None, bool]) -> None:
+        while self._channel.is_wanted:
+            async with attempts:
+                async with self._channel.opening() as connection:
+                    await self._subscribe(connection)
+                if self._channel.connection is connection:
+                    self._opened(connection)
+
+    async def _attach_again(self) -> None:
+        try:
+            await self._attach(self._channel.attempts())
+        except PulsarError as error:
+            if self._channel.fail(error):
+                self._failure = error
+                self._wake()
+
+    async def _subscribe(self, connection: Connection) -> None:
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
             await asyncio.wait([leaving])
             leaving.cancelled() or leaving.exception()
         channel = self._channel
-        connection.consumers[channel.id] = self
+        connection.add_consumer(channel.id, self)
         try:
             await connection.request("subscribe", channel.core.next_request_id(), **self._subscribe_fields())
         except BaseException as error:
-            connection.consumers.pop(channel.id, None)
+            connection.drop_consumer(channel.id)
             if isinstance(error, PulsarError):
                 self.trouble = error
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
@@ -181,13 +196,13 @@ class AsyncEntryReader:
             raise
         if connection.closed or connection.consumers.get(channel.id) is not self:
             raise ConnectionLost("the reader was closed while it opened", endpoint=connection.endpoint)
+
+    def _opened(self, connection: Connection) -> None:
         self.trouble = None
         self._has_come_back()
         self._may_create = False  # a topic that is deleted from now on stays so
-        channel.connection = connection
         waiting = sum(entry.num_messages for entry in self._queue)
-        self._permits.held = waiting
-        self._give_permits(connection, self._permits.due() or (0 if waiting else 1))
+        self._give_permits(connection, self._permits.start_over(waiting) or (0 if waiting else 1))
 
     def _subscribe_fields(self) -> dict[str, Any]:
         channel = self._channel
@@ -201,15 +216,16 @@ class AsyncEntryReader:
         if since is not None and self._last is not None:
             self._away_seconds = max(self._away_seconds, self._channel.core.runtime.monotonic() - since)
 
-    def _on_lost(self, error: PulsarError) -> None:
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection has ended."""
+        if self._channel.lost(connection):
+            self._lost(error)
+
+    def _lost(self, error: PulsarError) -> None:
         if self._away_since is None:
             self._away_since = self._channel.core.runtime.monotonic()
-        self._channel.connection = None
         self.trouble = error
-
-    def _on_failed(self, error: PulsarError) -> None:
-        self._failure = error
-        self._wake()
+        self._channel.run(self._attach_again())
 
     # --- what a connection tells --------------------------------------------------------------------------------------
 
@@ -244,7 +260,8 @@ class AsyncEntryReader:
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves; subscribe again."""
-        self._channel.attachment.detach(ConnectionLost("the broker closed the reader"))
+        if self._channel.leave():
+            self._lost(ConnectionLost("the broker closed the reader"))
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE: readers are alone."""
@@ -323,8 +340,8 @@ class AsyncEntryReader:
     def _let_go(self, messages: int) -> None:
         self._permits.left(messages)
         if self._leaving is not None:
-            if self._bytes <= self._queue_bytes // 2:
-                self._channel.attachment.detach(ConnectionLost("the reader goes on"), planned=True)
+            if self._bytes <= self._queue_bytes // 2 and self._channel.leave(planned=True):
+                self._lost(ConnectionLost("the reader goes on"))
         elif self._channel.connection is not None:
             self._give_permits(self._channel.connection, self._permits.due())
 
@@ -335,7 +352,7 @@ class AsyncEntryReader:
     def _pause(self) -> None:
         """Messages have become much larger: leave the broker until the queue is short; it goes on after the last one here."""
         connection = self._channel.connection
-        if connection is None or connection.consumers.pop(self._channel.id, None) is None:
+        if connection is None or not connection.drop_consumer(self._channel.id):
             return
         self.paused += 1
         request_id = self._channel.core.next_request_id()

@@ -32,7 +32,9 @@ class Holder(Generic[T]):
         inside.check_open()
         await inside.ready(max_messages, max_wait)
         with inside.inbox.guard:
-            taken = self._held(inside.inbox.take_whole(max_messages))
+            queued = inside.inbox.take_whole(max_messages)
+            inside.hand_out(queued)
+            taken = self._held(queued)
         if inside.is_observed and taken:
             inside.observe(taken)
         return taken
@@ -85,7 +87,10 @@ class Holder(Generic[T]):
 
     def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
         """Those that wait in the queue and match, which are not in it any more; to be given back."""
-        return self._inside.inbox.take_matching(matches)
+        taken = self._inside.inbox.take_matching(matches)
+        for message in taken:
+            message.entry.consumer.give_permits_back(1)
+        return taken
 
 
 def key_of(message: Message[Any]) -> Key:

@@ -15,14 +15,14 @@ from pulsar_txn.wire.ids import Position
 
 T = TypeVar("T")
 Post: TypeAlias = Callable[[Callable[[], object]], object]
-"""Has a function called on the loop, from any thread."""
+"""Function that has another one called on the loop, from any thread."""
 
 
 class Inbox(Generic[T]):
     """Messages that wait to be received.
 
-    With `shared`, threads of the blocking client take messages as well (`take_beside`), and whoever takes messages or drops
-    them holds the `guard`.
+    With `shared`, threads of the blocking client take messages as well, and whoever takes messages or drops them holds the
+    `guard`.
     """
 
     def __init__(self) -> None:
@@ -131,13 +131,22 @@ class Inbox(Generic[T]):
     # --- taking -------------------------------------------------------------------------------------------------------
 
     def take(self, max_messages: int) -> list[Message[T]]:
-        """Up to so many of those that are there."""
+        """Up to so many of those that are there. The caller tells their partitions (`Source.handed_out`), under the guard."""
         with self.guard:
-            taken = self._popped(max_messages)
-            for message in taken[-1:] if self.only is not None else taken:
-                message.entry.consumer.last = message
-        self._give_permits_back(taken)
+            queue = self.queue
+            if len(queue) <= max_messages:
+                taken = list(queue)
+                queue.clear()
+            else:
+                taken = [queue.popleft() for _ in range(max_messages)]
+            self.received += len(taken)
         return taken
+
+    def take_one(self) -> Message[T]:
+        """The first one; IndexError if absent."""
+        message = self.queue.popleft()
+        self.received += 1
+        return message
 
     def take_whole(self, max_messages: int) -> list[Message[T]]:
         """As `take`, entries as a whole where `max_messages` allows it."""
@@ -155,9 +164,6 @@ class Inbox(Generic[T]):
                 chosen = {id(message) for message in taken}
                 self.queue = deque(message for message in self.queue if id(message) not in chosen)
             self.received += len(taken)
-            for message in taken:
-                message.entry.consumer.last = message
-        self._give_permits_back(taken)
         return taken
 
     def take_matching(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
@@ -166,55 +172,11 @@ class Inbox(Generic[T]):
             taken = [message for message in self.queue if matches(message)]
             if taken:
                 self.queue = deque(message for message in self.queue if not matches(message))
-        for message in taken:
-            message.entry.consumer.give_permits_back(1)
         return taken
 
-    def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
-        """In a thread of the blocking client: what is queued, without asking the loop for it.
-
-        None where the loop has to be asked: fewer than `enough` are there, or others wait for them. `post` has a function
-        called on the loop.
-        """
-        if len(self.queue) < enough or self._waiters:
-            return None
-        with self.guard:
-            if len(self.queue) < enough:
-                return None
-            taken = self._popped(max_messages)
-            for message in taken:
-                message.entry.consumer.took_beside(message, post)
-        return taken
-
-    def take_one_beside(self, post: Post) -> Message[T] | None:
-        """As `take_beside`, a single one."""
-        if not self.queue or self._waiters:
-            return None
-        with self.guard:
-            if not self.queue:
-                return None
-            message = self.queue.popleft()
-            message.entry.consumer.took_beside(message, post)
-            self.received += 1
-        return message
-
-    def _popped(self, max_messages: int) -> list[Message[T]]:
-        queue = self.queue
-        if len(queue) <= max_messages:
-            taken = list(queue)
-            queue.clear()
-        else:
-            taken = [queue.popleft() for _ in range(max_messages)]
-        self.received += len(taken)
-        return taken
-
-    def _give_permits_back(self, taken: Sequence[Message[Any]]) -> None:
-        if self.only is not None:
-            if taken:
-                self.only.give_permits_back(len(taken))
-            return
-        for message in taken:
-            message.entry.consumer.give_permits_back(1)
+    def has(self, enough: int) -> bool:
+        """True if so many are there, and no call on the loop waits for them."""
+        return len(self.queue) >= enough and not self._waiters
 
 
 def whole_entries(queued: Sequence[Message[Any]], most: int) -> int:

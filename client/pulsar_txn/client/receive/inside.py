@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from pulsar_txn.client._validation import number_of_seconds, validate_whole
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
-from pulsar_txn.client.net.core import Closable, Core
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.runtime import thread_id
+from pulsar_txn.client.net.tasks import Closable
 from pulsar_txn.client.receive.acknowledging import Acknowledger
 from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.receive.inbox import Inbox, Post
@@ -199,11 +200,13 @@ class Inside(Generic[T]):
         if unit is not None:
             joined = self.inputs.of(unit)
             unit.join(self.core, joined)
-        keys = self.inbox.keys
-        if unit is not None and keys is not None:
-            taken = keys.take(unit, max_messages, whole=whole)
-        else:
-            taken = self.inbox.take_whole(max_messages) if whole else self.inbox.take(max_messages)
+        inbox, keys = self.inbox, self.inbox.keys
+        with inbox.guard:
+            if unit is not None and keys is not None:
+                taken = keys.take(unit, max_messages, whole=whole)
+            else:
+                taken = inbox.take_whole(max_messages) if whole else inbox.take(max_messages)
+            self.hand_out(taken)
         if joined is not None and taken:
             taken = joined.add(taken)
             if unit is not None and keys is not None:
@@ -211,6 +214,17 @@ class Inside(Generic[T]):
         if self.is_observed and taken:
             self.observe(taken)
         return taken
+
+    def hand_out(self, taken: Sequence[Message[T]]) -> None:
+        """Tell the partitions what is taken from the queue, whose guard the caller holds."""
+        if not taken:
+            return
+        if self.inbox.only is not None:
+            self.inbox.only.handed_out(taken[-1], len(taken))
+            return
+        for part, those in itertools.groupby(taken, lambda message: message.entry.consumer):
+            of_part = list(those)
+            part.handed_out(of_part[-1], len(of_part))
 
     def observe(self, messages: Sequence[Message[T]]) -> None:
         """The program has received these."""
@@ -227,16 +241,33 @@ class Inside(Generic[T]):
         self.inbox.shared = True
 
     def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
-        """Take what is queued, without asking the loop for it; None where the loop has to be asked. See `Inbox.take_beside`."""
-        if self.is_observed or self.is_closed:
+        """Take what is queued, without asking the loop for it.
+
+        None where the loop has to be asked: fewer than `enough` are there, or others wait for them. `post` has a function
+        called on the loop.
+        """
+        inbox = self.inbox
+        if self.is_observed or self.is_closed or not inbox.has(enough):
             return None
-        return self.inbox.take_beside(max_messages, enough, post)
+        with inbox.guard:
+            if len(inbox.queue) < enough:
+                return None
+            taken = inbox.take(max_messages)
+            for message in taken:
+                message.entry.consumer.took_beside(message, post)
+        return taken
 
     def take_one_beside(self, post: Post) -> Message[T] | None:
         """As `take_beside`, a single one."""
-        if self.is_observed or self.is_closed:
+        inbox = self.inbox
+        if self.is_observed or self.is_closed or not inbox.has(1):
             return None
-        return self.inbox.take_one_beside(post)
+        with inbox.guard:
+            if not inbox.queue:
+                return None
+            message = inbox.take_one()
+            message.entry.consumer.took_beside(message, post)
+        return message
 
     def may_acknowledge_soon(self, message: Message[Any]) -> bool:
         """True if the program need not wait for the acknowledgement of this message, outside of transactions."""

@@ -43,6 +43,10 @@ class Source(Protocol):
         """So many messages have left the queue."""
         ...
 
+    def handed_out(self, last: Message[Any], count: int) -> None:
+        """The program gets so many messages of the queue, this one last."""
+        ...
+
     def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...

@@ -24,6 +24,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -42,6 +43,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.receive.channel import Channel
 from pulsar_txn.client.receive.committed import CommittedPosition, ask_committed
 from pulsar_txn.client.receive.dead_letters import DeadLetters
@@ -153,9 +155,7 @@ class PartitionConsumer:
             partition,
             common.subscription,
             options,
-            open_on=self._open_on,
-            on_lost=self._on_lost,
-            on_failed=self._on_failed,
+            self,
         )
         self.id = self.channel.id
         self.machine = DeliveryMachine(topic, partition, delivery_options(options))
@@ -188,9 +188,9 @@ class PartitionConsumer:
     async def start(self) -> None:
         """Subscribe; raises the last error when the operation timeout is over."""
         try:
-            await self.channel.attachment.start()
+            await self._attach(Retries(self.channel.core, f"opening {self.topic}"))
         except BaseException:
-            self.channel.attachment.close()
+            self.channel.close()
             raise
 
     @property
@@ -219,15 +219,14 @@ class PartitionConsumer:
         """Send the acknowledgements that wait and leave the broker; idempotent."""
         self.machine.flush_acks()
         self._perform()
-        connection, self.channel.connection = self.channel.connection, None
-        self.channel.attachment.close()
+        connection = self.channel.close()
         self.stop()
         self.machine.close()
         self._perform()
         self._drop_held()
         if self.writers is not None:
             self.writers.drop()
-        if connection is None or connection.consumers.pop(self.id, None) is None:
+        if connection is None or not connection.drop_consumer(self.id):
             return
         request = connection.request("close_consumer", self.channel.core.next_request_id(), consumer_id=self.id)
         await asyncio.wait([request])
@@ -239,7 +238,22 @@ class PartitionConsumer:
         connection = await self.channel.connected("unsubscribe")
         await self.channel.ask(connection, "unsubscribe", force=force)
 
-    async def _open_on(self, connection: Connection) -> None:
+    async def _attach(self, attempts: AbstractAsyncContextManager[None, bool]) -> None:
+        while self.channel.is_wanted:
+            async with attempts:
+                async with self.channel.opening() as connection:
+                    await self._subscribe(connection)
+                if self.channel.connection is connection:
+                    self.machine.opened()
+                    self._perform()
+
+    async def _attach_again(self) -> None:
+        try:
+            await self._attach(self.channel.attempts())
+        except PulsarError as error:
+            self._fail(error)
+
+    async def _subscribe(self, connection: Connection) -> None:
         if self._seeking is not None:
             await asyncio.shield(self._seeking)  # the broker refuses subscribers while it moves the subscription
         with self.inbox.guard:
@@ -247,7 +261,7 @@ class PartitionConsumer:
             self._perform()
             self.taken_beside = 0
         moved, self._moved_by_us = self._moved_by_us, False
-        connection.consumers[self.id] = self
+        connection.add_consumer(self.id, self)
         subscribed = False
         try:
             await connection.request("subscribe", self.channel.core.next_request_id(), **self._subscribe_fields())
@@ -255,7 +269,7 @@ class PartitionConsumer:
             if not moved:
                 await self._return_to_time(connection)
         except BaseException as error:
-            connection.consumers.pop(self.id, None)
+            connection.drop_consumer(self.id)
             if subscribed or isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
                 # The broker may still do it, and an exclusive subscription would then stay taken by nobody.
                 request_id = self.channel.core.next_request_id()
@@ -263,10 +277,6 @@ class PartitionConsumer:
             raise
         if connection.closed or connection.consumers.get(self.id) is not self:
             raise ConnectionLost("the consumer was closed while it opened", endpoint=connection.endpoint)
-        self.channel.connection = connection
-        self.channel.server_version = connection.server_version
-        self.machine.opened()
-        self._perform()
 
     def _subscribe_fields(self) -> dict[str, Any]:
         channel, machine = self.channel, self.machine
@@ -275,19 +285,28 @@ class PartitionConsumer:
         epoch = {"consumer_epoch": machine.redelivery.epoch} if self._single else {}
         return names | {"consumer_id": self.id} | subscribe_fields(self._options, self.schema.info, start) | epoch
 
-    def _on_lost(self, _error: PulsarError) -> None:
-        self.channel.connection = None
-        self.machine.lost()
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection has ended."""
+        del error
+        if self.channel.lost(connection):
+            self._lost()
 
-    def _on_failed(self, error: PulsarError) -> None:
-        self.machine.close()
-        self._perform()
-        self._common.failed(self, error)
+    def _lost(self) -> None:
+        self.machine.lost()
+        self.channel.run(self._attach_again())
+
+    def _fail(self, error: PulsarError) -> None:
+        """End for ever."""
+        if self.channel.fail(error):
+            self.machine.close()
+            self._perform()
+            self._common.failed(self, error)
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves, or the subscription was moved; subscribe again."""
         self._moved_by_us = self._seeking is not None
-        self.channel.attachment.detach(ConnectionLost("the broker closed the consumer"), planned=self._moved_by_us)
+        if self.channel.leave(planned=self._moved_by_us):
+            self._lost()
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE."""
@@ -568,6 +587,13 @@ class PartitionConsumer:
             self.inbox.put(again)
 
     # --- what the queue tells -----------------------------------------------------------------------------------------
+
+    def handed_out(self, last: Message[Any], count: int) -> None:
+        """The program gets so many messages of the queue, this one last."""
+        self.last = last
+        self.machine.give_permits_back(count)
+        if self._effects:
+            self._perform()
 
     def took_beside(self, message: Message[Any], post: Post) -> None:
         """A thread of the blocking client has taken a message, and holds the queue's guard."""

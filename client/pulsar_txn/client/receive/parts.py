@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
-from pulsar_txn.client.net.core import Core, close_all, run_all
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import TopicPattern, listen_to_topics, new_partitions, watch
+from pulsar_txn.client.net.tasks import close_all, run_all
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptions, InitialPosition

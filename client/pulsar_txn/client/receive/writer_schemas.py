@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from pulsar_txn.client.errors import PulsarError, SchemaMismatch
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.schema.base import Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.wire.ids import Position
 
@@ -88,7 +89,10 @@ class WriterSchemas(Generic[T]):
     async def _learn(self, version: bytes) -> None:
         what = f"asking for schema version {version.hex()} of {self._topic}"
         try:
-            self._known[version] = await self._core.retrying(lambda: self._ask(version), what, timeout=math.inf)
+            retries = Retries(self._core, what, math.inf)
+            while version not in self._known:
+                async with retries:
+                    self._known[version] = await self._ask(version)
         except PulsarError as error:
             logger.warning("%s: %s", what, error)
             self._known[version] = error

@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,7 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.net.timer import NearestTimer
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.send import batching
@@ -82,9 +84,7 @@ class PartitionProducer:
         self._registering: set[Unit] = set()
         self._timer = NearestTimer(core.runtime, self._on_due)
         self._loop = asyncio.get_running_loop()
-        self._attachment = Attachment(
-            core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
-        )
+        self._attachment = Attachment(core, topic, self)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class PartitionProducer:
         """Create the producer at its broker. With WAIT_FOR_EXCLUSIVE this waits for as long as it takes."""
         waits = self._options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE
         try:
-            await self._attachment.start(math.inf if waits else None)
+            await self._attach(Retries(self._core, f"opening {self.topic}", math.inf if waits else None))
         except BaseException:
             self._attachment.close()
             raise
@@ -127,32 +127,47 @@ class PartitionProducer:
 
     def _close_on(self, connection: Connection) -> asyncio.Future[Any]:
         """Say goodbye; whatever the answer is: the producer is gone, or its connection is."""
-        connection.producers.pop(self.id, None)
+        connection.drop_producer(self.id)
         request = connection.request("close_producer", self._core.next_request_id(), producer_id=self.id)
         request.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return request
 
-    async def _open_on(self, connection: Connection) -> None:
-        connection.producers[self.id] = self
+    async def _attach(self, attempts: AbstractAsyncContextManager[None, bool]) -> None:
+        while self._attachment.is_wanted:
+            async with attempts:
+                async with self._attachment.opening() as connection:
+                    answer = await self._create(connection)
+                if self._attachment.connection is connection:
+                    self._opened(connection, answer)
+
+    async def _attach_again(self) -> None:
+        try:
+            await self._attach(self._attachment.attempts())
+        except PulsarError as error:
+            self._give_up(error)
+
+    async def _create(self, connection: Connection) -> Any:
+        """The broker's answer to PRODUCER."""
+        connection.add_producer(self.id, self)
         self._epoch += 1
         try:
             # The deadline is the attachment's; WAIT_FOR_EXCLUSIVE lifts it once the broker has put us in the queue.
             request_id = self._core.next_request_id()
             if self._options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
-                connection.waiting_for_exclusive.add(request_id)
+                connection.wait_for_exclusive(request_id)
             fields = fields_of(self._options, self._schema, self.name, self.topic_epoch)
             fields |= {"topic": self.topic, "producer_id": self.id, "epoch": self._epoch - 1, "txn_enabled": True}
             answer = await connection.request("producer", request_id, **fields)
             self._check_gaps(connection, answer)
         except BaseException as error:
-            connection.producers.pop(self.id, None)
+            connection.drop_producer(self.id)
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
                 # The broker may still create it, and would then refuse its own name to us.
                 connection.write([command("close_producer", producer_id=self.id, request_id=self._core.next_request_id())])
             raise
         if connection.closed or connection.producers.get(self.id) is not self:
             raise ConnectionLost("the producer was closed while it opened", endpoint=connection.endpoint)
-        self._opened(connection, answer)
+        return answer
 
     def _check_gaps(self, connection: Connection, answer: Any) -> None:
         """NotAllowedError when the broker would not do what `refuse_sequence_gaps` asks for."""
@@ -177,17 +192,27 @@ class PartitionProducer:
         )
         self._perform()
 
-    def _on_lost(self, _error: PulsarError) -> None:
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection has ended."""
+        del error
+        if self._attachment.lost(connection):
+            self._lost()
+
+    def _lost(self) -> None:
         self._connection = None
         self._machine.lost()
+        self._attachment.run(self._attach_again())
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_PRODUCER: the topic moves; look it up again."""
-        self._attachment.detach(ConnectionLost("the broker closed the producer"))
+        if self._attachment.leave():
+            self._lost()
 
-    def _on_failed(self, error: PulsarError) -> None:
-        self._connection = None
-        self._fail(error)
+    def _give_up(self, error: PulsarError) -> None:
+        """End for ever."""
+        if self._attachment.fail(error):
+            self._connection = None
+            self._fail(error)
 
     def _fail(self, error: PulsarError) -> None:
         self._machine.fail(error)
@@ -442,7 +467,7 @@ class PartitionProducer:
             else:
                 self._machine.told(about, error)
         elif kind is Effect.STOP:
-            self._attachment.fail(about)
+            self._give_up(about)
         elif self._connection is not None:
             about.endpoint = self._connection.endpoint
             self._connection.close(about)

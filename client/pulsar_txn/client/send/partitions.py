@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client._validation import refused
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, PulsarError
-from pulsar_txn.client.net.core import Core, close_all, run_all
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import new_partitions, watch
+from pulsar_txn.client.net.tasks import close_all, run_all
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.send.budget import Budget
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions

@@ -30,9 +30,9 @@ class Permits:
         """The number of messages that may wait here now; at least 1."""
         return min(self._most, max(1, int(self._most_bytes / (self._each or LARGEST))))
 
-    def start_over(self) -> int:
-        """The broker knows of no permit, and the queue is empty: the permits to give first."""
-        self.held = 0
+    def start_over(self, queued: int = 0) -> int:
+        """The broker knows of no permit, and so many messages are queued: the permits to give first."""
+        self.held = queued
         return self.due()
 
     def arrived(self, messages: int, size: int) -> None:

@@ -38,6 +38,7 @@ from pulsar_txn.client._validation import refused, seconds_of, validate_text, va
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.txn.encoding import check_checks
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.wire.frames import command
@@ -546,14 +547,13 @@ class Membership:
     async def _ask_in(self, number: int, connection: Connection) -> None:
         check_checks(connection, f"check group {self.name!r}")
         # Before the request: the first question may come with its answer.
-        connection.checkers[number, self.name] = functools.partial(self._asked, connection)
-        connection.decided[number, self.name] = self._heard
+        connection.hear_group((number, self.name), functools.partial(self._asked, connection), self._heard)
         terms = self._terms
         says: dict[str, Any] = {"concurrency": terms.concurrency, "check_timeout_millis": int(terms.timeout_seconds * 1000)}
         await connection.request("txnGroup", self._core.next_request_id(), tc_id=number, group=self.name, **says)
 
     def _refused(self, number: int, attempt: _Attempt, error: PulsarError) -> None:
-        _forget_at(attempt.connection, number, self.name)
+        attempt.connection.leave_group((number, self.name))
         attempt.is_over, attempt.error = True, error
         logger.warning("coordinator %d does not take this client into group %r: %s", number, self.name, error)
         self._settle(number, error)
@@ -635,7 +635,7 @@ class Membership:
             await asyncio.wait(leaving)
 
     def _leave(self, number: int, connection: Connection) -> asyncio.Future[Any]:
-        _forget_at(connection, number, self.name)
+        connection.leave_group((number, self.name))
         request_id = self._core.next_request_id()
         answer = connection.request("txnGroup", request_id, tc_id=number, group=self.name, leave=True, timeout=LEAVE_SECONDS)
         answer.add_done_callback(functools.partial(_left, self.name))
@@ -730,8 +730,13 @@ class CheckGroups:
         for group in self._groups.values():
             group.moved()
         if self._groups:
-            start: Callable[[], Awaitable[None]] = self._coordinators().start
-            self._core.spawn(self._core.retrying(start, "joining check groups in another cluster", timeout=math.inf))
+            self._core.spawn(self._join_again(self._coordinators()))
+
+    async def _join_again(self, coordinators: Coordinators) -> None:
+        retries = Retries(self._core, "joining check groups in another cluster", math.inf)
+        while True:
+            async with retries:
+                return await coordinators.start()
 
     def _forget(self, name: str, order: int) -> None:
         self._groups.pop(name, None)
@@ -744,11 +749,6 @@ class CheckGroups:
                 await self._coordinators().grow()
             except PulsarError as error:
                 logger.debug("looking for coordinators that were added failed: %s", error)
-
-
-def _forget_at(connection: Connection, number: int, group: str) -> None:
-    for heard in (connection.checkers, connection.decided):
-        heard.pop((number, group), None)
 
 
 def _left(name: str, answer: asyncio.Future[Any]) -> None:

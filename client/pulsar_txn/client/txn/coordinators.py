@@ -28,6 +28,7 @@ from pulsar_txn.client.errors import (
     TransactionsDisabled,
 )
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.retries import count_partitions
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.txn.check_groups import CheckGroups
 from pulsar_txn.client.txn.encoding import (
@@ -58,7 +59,7 @@ from pulsar_txn.client.txn.session import (
 )
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, partition_name
 
 
 class CoordinatorDirectory(Protocol):
@@ -81,9 +82,7 @@ class AssignTopicDirectory:
     async def topics(self) -> list[str]:
         """The partitions of the assign topic."""
         try:
-            count = await self._core.retrying(
-                lambda: self._core.lookup.partitions(ASSIGN_TOPIC, create=False), "looking up the transaction coordinators"
-            )
+            count = await count_partitions(self._core, TopicName.parse(ASSIGN_TOPIC), create=False)
         except TopicNotFound:
             count = 0
         except AuthorizationError as error:

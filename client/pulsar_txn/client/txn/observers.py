@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 import attrs
 
-from pulsar_txn.client.state.transaction import TransactionState
+from pulsar_txn.client.state.transaction import State, TransactionMachine, TransactionState
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 if TYPE_CHECKING:
@@ -132,24 +133,9 @@ class TransactionCounts:
 
 
 class Observed(Protocol):
-    """The inside of a transaction, as far as the log and the counters need it."""
+    """Transaction of a program, whose machine the log and the counters read."""
 
-    counts_as_left: bool
-
-    @property
-    def id(self) -> TxnId | None:
-        """Its id."""
-        ...
-
-    @property
-    def state(self) -> TransactionState:
-        """Its state."""
-        ...
-
-    @property
-    def left_to_group(self) -> bool:
-        """True if its outcome was left to its check group."""
-        ...
+    machine: TransactionMachine
 
 
 U = TypeVar("U", bound=Observed)
@@ -164,7 +150,8 @@ class Observers(Generic[U]):
         self._begun = self._doomed = 0
         self._ends = dict.fromkeys(TransactionState, 0)
         self._unknown: set[TxnId | None] = set()
-        self._left = 0
+        self._left: WeakSet[U] = WeakSet()
+        self._left_count = 0
 
     def add(self, observer: object) -> None:
         """From now on; a second time changes nothing."""
@@ -198,35 +185,37 @@ class Observers(Generic[U]):
 
     def ended(self, unit: U) -> None:
         """Note that nothing more can be done with it for now."""
-        if unit.state is not TransactionState.UNKNOWN:
-            self._unknown.discard(unit.id)
-            self._left -= unit.counts_as_left
-            unit.counts_as_left = False
-            self._ends[unit.state] += 1
-        elif not unit.left_to_group:
-            self._unknown.add(unit.id)
-        elif not unit.counts_as_left:  # by number: a client may leave very many, of which it never hears again
-            unit.counts_as_left = True
-            self._left += 1
-        level = logging.DEBUG if unit.left_to_group else _LEVELS.get(unit.state, logging.DEBUG)
-        self._log(level, "transaction %s has ended: %s", unit, unit.state.value)
+        machine, state = unit.machine, unit.machine.shown
+        is_left = machine.state is State.LEFT
+        if state is not TransactionState.UNKNOWN:
+            self._unknown.discard(machine.id)
+            self._left_count -= unit in self._left
+            self._left.discard(unit)
+            self._ends[state] += 1
+        elif not is_left:
+            self._unknown.add(machine.id)
+        elif unit not in self._left:  # counted: a client may leave very many, of which it never hears again
+            self._left.add(unit)
+            self._left_count += 1
+        level = logging.DEBUG if is_left else _LEVELS.get(state, logging.DEBUG)
+        self._log(level, "transaction %s has ended: %s", unit, state.value)
         self._tell("txn_ended", unit)
 
     def counts(self, units: Sequence[U]) -> TransactionCounts:
         """The counters, with the given units as those that are open."""
-        states = [unit.state for unit in units]
+        states = [unit.machine.shown for unit in units]
         return TransactionCounts(
             begun=self._begun,
             committed=self._ends[TransactionState.COMMITTED],
             aborted=self._ends[TransactionState.ABORTED],
-            unknown=len(self._unknown) + self._left,
+            unknown=len(self._unknown) + self._left_count,
             doomed=self._doomed,
             open={state: states.count(state) for state in TransactionState if state in states},
         )
 
     def _log(self, level: int, text: str, unit: U, *rest: object) -> None:
         if logger.isEnabledFor(level):
-            logger.log(level, text, unit.id, *rest, extra={"txn_id": str(unit.id), "state": unit.state.value})
+            logger.log(level, text, unit.machine.id, *rest, extra=_extra(unit))
 
     def _tell(self, method: str, unit: U, *arguments: object) -> None:
         if not self._observers:
@@ -238,6 +227,8 @@ class Observers(Generic[U]):
                 try:
                     call(txn, *arguments)
                 except Exception:  # an observer must not break what it observes
-                    logger.exception(
-                        "%s of %r failed", method, observer, extra={"txn_id": str(unit.id), "state": unit.state.value}
-                    )
+                    logger.exception("%s of %r failed", method, observer, extra=_extra(unit))
+
+
+def _extra(unit: Observed) -> dict[str, str]:
+    return {"txn_id": str(unit.machine.id), "state": unit.machine.shown.value}

@@ -14,6 +14,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import Backoff
+from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus, signed64
@@ -267,53 +269,57 @@ class CoordinatorSession:
         self._core = core
         self._identity = identity
         self._incarnation = incarnation
-        self._connection: Connection | None = None
-        self._failure: PulsarError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._attachment = Attachment(
-            core,
-            core.next_resource_id(),
-            topic,
-            open_on=self._open_on,
-            on_lost=self._on_lost,
-            on_failed=self._on_failed,
-        )
+        self._attachment = Attachment(core, topic, self)
 
     @property
     def connection(self) -> Connection | None:
         """That to its broker, while it is there."""
-        return self._connection
+        return self._attachment.connection
 
     @property
     def is_connected(self) -> bool:
         """True if requests can leave at once."""
-        return self._connection is not None
+        return self._attachment.connection is not None
 
     @property
     def ends_groups(self) -> bool:
         """True if the broker, while connected, ends several transactions by one record."""
-        return self._connection is not None and self._connection.features.supports_group_end
+        connection = self._attachment.connection
+        return connection is not None and connection.features.supports_group_end
 
     @property
     def endpoint(self) -> str | None:
         """`host:port` of the coordinator's broker while connected."""
-        return None if self._connection is None else self._connection.endpoint
+        connection = self._attachment.connection
+        return None if connection is None else connection.endpoint
 
     async def start(self) -> None:
         """Connect; raises TransactionsDisabled, or what stood in the way once the operation timeout is over."""
-        await self._attachment.start()
+        await self._attach(Retries(self._core, f"opening {self._attachment.topic}"))
 
     def retry_later(self) -> None:
         """The first attempt failed: go on trying in the background."""
-        self._attachment.keep_trying()
+        self._attachment.run(self._attach_again())
 
     def close(self, error: PulsarError | None = None) -> None:
         """End the session; requests that wait for it fail with `error` (AlreadyClosed without one)."""
-        self._attachment.close()
-        self._connection = None
-        self._on_failed(error or AlreadyClosed("the client is closed"))
+        self._attachment.close(error or AlreadyClosed("the client is closed"))
 
-    async def _open_on(self, connection: Connection) -> None:
+    async def _attach(self, attempts: AbstractAsyncContextManager[None, bool]) -> None:
+        while self._attachment.is_wanted:
+            async with attempts:
+                async with self._attachment.opening() as connection:
+                    await self._introduce(connection)
+                if self._attachment.connection is connection:
+                    self._on_connected(self)
+
+    async def _attach_again(self) -> None:
+        try:
+            await self._attach(self._attachment.attempts())
+        except PulsarError as error:
+            self._attachment.fail(error)
+
+    async def _introduce(self, connection: Connection) -> None:
         identity: dict[str, Any] = {}
         if self._identity is not None:
             self._identity.check(connection)
@@ -331,31 +337,20 @@ class CoordinatorSession:
                     raise TransactionFenced(error.message, endpoint=connection.endpoint) from error
                 hint = TRANSACTIONS_OFF if self._incarnation is None else None
                 raise TransactionsDisabled(error.message, endpoint=connection.endpoint, hint=hint) from error
-        if connection.closed:
-            raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)
-        self._connection = connection
-        self._wake()
-        self._on_connected(self)
 
     def leave(self, connection: Connection, error: PulsarError) -> None:
         """The coordinator is not served there any more: look for its broker again. No effect when that is known."""
-        if self._connection is connection:
-            self._attachment.detach(error)
+        if self._attachment.connection is connection and self._attachment.leave():
+            self._lost(error)
 
-    def _on_lost(self, error: PulsarError) -> None:
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection has ended."""
+        if self._attachment.lost(connection):
+            self._lost(error)
+
+    def _lost(self, error: PulsarError) -> None:
         logger.info("coordinator %d: %s", self.coordinator_id, error)
-        self._connection = None
-
-    def _on_failed(self, error: PulsarError) -> None:
-        self._connection = None
-        self._failure = self._failure or error
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._attachment.run(self._attach_again())
 
     async def introduce(self, identity: dict[str, Any]) -> Any:
         """TC_CLIENT_CONNECT with fields of a transactional id; its answer. Raises as `request`."""
@@ -390,7 +385,9 @@ class CoordinatorSession:
         lost_answer = False
         failure: PulsarError | None = None
         while True:
-            connection = self._connection or await self._connected(left, name, failure, txn_id, lost_answer=lost_answer)
+            connection = self._attachment.connection or await self._connected(
+                left, name, failure, txn_id, lost_answer=lost_answer
+            )
             if check is not None:
                 check(connection)
             try:
@@ -423,7 +420,7 @@ class CoordinatorSession:
         """The session's connection; waits until there is one."""
         try:
             async with asyncio.timeout(max(left, 0)):
-                return await self._reconnected()
+                return await self._attachment.attached(f"coordinator {self.coordinator_id}")
         except PulsarError as error:
             told = copy.copy(error)  # the session's end is one and the same for all its requests
             told.maybe_processed, told.txn_id = lost_answer, error.txn_id or txn_id
@@ -433,16 +430,6 @@ class CoordinatorSession:
                 raise _unavailable(failure) from None
             text = f"coordinator {self.coordinator_id} was not reached in time for {name}"
             raise OperationTimeout(text, txn_id=txn_id) from None
-
-    async def _reconnected(self) -> Connection:
-        while True:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)  # else it grows with each
-            if self._connection is not None:
-                return self._connection
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
 
 
 def _unavailable(failure: PulsarError) -> PulsarError:

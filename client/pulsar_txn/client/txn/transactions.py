@@ -29,7 +29,6 @@ from pulsar_txn.client.errors import (
     TransactionAborted,
     TransactionNotFound,
     TransactionOperationFailed,
-    TransactionStateError,
     UsageError,
 )
 from pulsar_txn.client.net.core import Core
@@ -246,7 +245,7 @@ class Transactions:
             forgotten=self._forgotten,
             check_here=self.core.check_here,
             others=self.members,
-            admit=self._check_alone,
+            alone_among=self._units if self.core.settings.one_transaction_at_a_time else (),
         )
         self._units.add(unit)
         unit.when_ended(lambda _outcome: self._forget(unit))
@@ -256,17 +255,6 @@ class Transactions:
         self._units.discard(unit)
         unit.forget_calls()
         self._left_open = self._left_open or unit.left_to_group
-
-    def _check_alone(self) -> None:
-        if not self.core.settings.one_transaction_at_a_time:
-            return
-        for unit in self._units:
-            if unit.is_begun_here:
-                raise TransactionStateError(
-                    f"the client has one transaction at a time, and {unit!r} has not ended",
-                    txn_id=unit.id,
-                    hint="end it first, or make the client without one_transaction_at_a_time=True",
-                )
 
     def open(self) -> list[Unit]:
         """Those that have not ended, oldest first by their ids."""

@@ -66,17 +66,15 @@ class Unit:
         forgotten: Forgotten | None = None,
         others: Collection[object] = (),
         check_here: Callable[[], None] = lambda: None,
-        admit: Callable[[], None] = lambda: None,
+        alone_among: Collection[Unit] = (),
     ) -> None:
         self.check_here = check_here
         """Raises WrongEventLoop outside of the event loop of its client."""
-        self._admit = admit
+        self._alone_among = alone_among
         self.machine = TransactionMachine(options, monotonic(), txn_id if prepared is None else prepared.txn_id, prepared)
         self.options = options
         self.begun = False
         """True if the program has begun it, and has not been told that this failed."""
-        self.counts_as_left = False
-        """True if statistics count it as left to its group."""
         self._core = core
         self._coordinators = coordinators
         self._others = others  # cores of further clients, whose producers and consumers take part
@@ -193,7 +191,13 @@ class Unit:
 
     def begin(self) -> None:
         """The program begins it. TransactionStateError when the client has one at a time, and that has not ended."""
-        self._admit()
+        for other in self._alone_among:
+            if other.is_begun_here:
+                raise TransactionStateError(
+                    f"the client has one transaction at a time, and {other!r} has not ended",
+                    txn_id=other.id,
+                    hint="end it first, or make the client without one_transaction_at_a_time=True",
+                )
         self.begun = True
 
     def belongs_to(self, core: object) -> bool:
@@ -551,11 +555,11 @@ class Unit:
 
     async def _settle(self, until: float) -> bool:
         """Flush, and wait for all operations until then on the clock; returns True if all have ended."""
-        for flushable in self._flushables:
-            flushable.flush_nowait()
         if not self.machine.busy_targets:
             return True
         before, loop = self._monotonic(), asyncio.get_running_loop()
+        for flushable in self._flushables:
+            loop.call_soon(flushable.flush_nowait, context=_NOTHING_AROUND)
         idle: asyncio.Future[bool] = loop.create_future()
         self._idle = idle
         timer = loop.call_later(max(0.0, until - before), _set_false, idle, context=_NOTHING_AROUND)
@@ -656,6 +660,7 @@ class Unit:
         step = machine.waited(all_ended, now := self._monotonic(), end - now)
         if step is None:
             self._leave()
+            await asyncio.sleep(0)  # those that wait for its end are told before the program goes on
             return
         self._carry_out(step)
         await self.wait_closed()
@@ -767,8 +772,9 @@ class Unit:
         callbacks = self._when_ended
         if final:
             self._when_ended = []
-        for callback in list(callbacks):
-            callback(outcome)
+        loop = asyncio.get_running_loop()
+        for callback in list(callbacks):  # who is told may be the caller of what has ended it
+            loop.call_soon(callback, outcome, context=_NOTHING_AROUND)
 
     def expire(self) -> None:
         """Its time is over."""

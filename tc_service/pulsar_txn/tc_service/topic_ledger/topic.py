@@ -114,14 +114,14 @@ class Attachment:
         except LookupFailed as error:
             raise as_pulsar_error(error) from None
         self._broken = False
-        connection.listeners.add(self)
+        connection.listen(self)
         try:
             await self._open_on(connection)
         except BaseException:
-            connection.listeners.discard(self)
+            connection.forget(self)
             raise
         if self._broken or connection.closed or self._closed:
-            connection.listeners.discard(self)
+            connection.forget(self)
             raise ConnectionLost(f"the connection for {self.topic} broke while it opened", endpoint=connection.endpoint)
         self.connection = connection
 
@@ -142,7 +142,7 @@ class Attachment:
         self._broken = True
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.listeners.discard(self)
+            connection.forget(self)
             if not self._closed:
                 self._on_lost()
                 self.keep_trying(failures)
@@ -152,7 +152,7 @@ class Attachment:
         self._closed = True
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.listeners.discard(self)
+            connection.forget(self)
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -221,7 +221,7 @@ class LogSubscription:
             raise as_pulsar_error(error) from None
         number = self._brokers.next_id()
         side = _Silent()
-        connection.consumers[number] = side
+        connection.add_consumer(number, side)
         fields: dict[str, Any] = {
             "topic": self._topic,
             "subscription": SUBSCRIPTION,
@@ -240,7 +240,7 @@ class LogSubscription:
                 ) from None
             yield connection, number
         finally:
-            if connection.consumers.pop(number, None) is not None:
+            if connection.drop_consumer(number):
                 connection.write([command("close_consumer", consumer_id=number, request_id=self._brokers.next_id())])
 
 
@@ -323,7 +323,7 @@ class Tail:
 
     async def _open_on(self, connection: Connection) -> None:
         self._id = number = self._brokers.next_id()
-        connection.consumers[number] = self
+        connection.add_consumer(number, self)
         ledger_id, entry_id = self.last
         fields: dict[str, Any] = {
             "topic": self._topic,
@@ -345,7 +345,7 @@ class Tail:
         connection.write([hot.encode_flow(number, _PERMITS)])
 
     def _leave(self, connection: Connection) -> None:
-        connection.consumers.pop(self._id, None)
+        connection.drop_consumer(self._id)
         connection.write([command("close_consumer", consumer_id=self._id, request_id=self._brokers.next_id())])
 
     def _failed(self, error: Exception) -> None:
@@ -478,7 +478,7 @@ class Writer:
         if left is connection and not left.closed:
             await self._leave(connection)  # else the broker would refuse us because of ourselves
         self._id = number = self._brokers.next_id()
-        connection.producers[number] = self
+        connection.add_producer(number, self)
         request_id = self._brokers.next_id()
         fields: dict[str, Any] = {
             "topic": self._topic,
@@ -490,15 +490,15 @@ class Writer:
         if self.epoch >= 0:
             fields["topic_epoch"] = self.epoch
         if self._mode == WAIT_FOR_EXCLUSIVE:
-            connection.waiting_for_exclusive.add(request_id)
+            connection.wait_for_exclusive(request_id)
         try:
             answer = await connection.request("producer", request_id, **fields)
         except BaseException:
-            connection.producers.pop(number, None)
+            connection.drop_producer(number)
             connection.write([command("close_producer", producer_id=number, request_id=self._brokers.next_id())])
             raise
         finally:
-            connection.waiting_for_exclusive.discard(request_id)
+            connection.end_wait(request_id)
         self._opened(connection, answer)
 
     def _opened(self, connection: Connection, answer: Any) -> None:
@@ -514,7 +514,7 @@ class Writer:
 
     async def _leave(self, connection: Connection) -> None:
         """Say goodbye, and wait until it is heard; whatever the answer is, the producer is gone, or its connection."""
-        connection.producers.pop(self._id, None)
+        connection.drop_producer(self._id)
         await asyncio.wait([connection.request("close_producer", self._brokers.next_id(), producer_id=self._id)])
 
     def _detached(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from pulsar_txn.client.errors import MessagesMissing
-from pulsar_txn.client.net.core import run_all
+from pulsar_txn.client.net.tasks import run_all
 from pulsar_txn.client.receive.consistent.lookahead import Run
 from pulsar_txn.client.receive.consistent.planner import Plan
 from pulsar_txn.client.receive.message import Message

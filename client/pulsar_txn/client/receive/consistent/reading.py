@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 import attrs
 
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
-from pulsar_txn.client.net.core import Closable, Core, close_all
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.tasks import Closable, close_all
 from pulsar_txn.client.receive.consistent.fetching import Fetcher, PlanDelivery
 from pulsar_txn.client.receive.consistent.planner import Limits, Planner
 from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace

@@ -11,6 +11,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import new_partitions
+from pulsar_txn.client.net.retries import count_partitions
 from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
 from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace
 from pulsar_txn.client.receive.consistent.scout import ends_of_new_reader
@@ -47,7 +48,7 @@ class StartPositions:
 
     async def partitions(self) -> list[Found]:
         """All partitions, each with its place. Raises as `Client.create_reader`."""
-        counts = await asyncio.gather(*(self._count(topic) for topic in self._topics))
+        counts = await asyncio.gather(*(count_partitions(self._core, topic) for topic in self._topics))
         self._known = {topic: count for topic, count in zip(self._topics, counts, strict=True) if count}
         names = [name for topic in self._topics for name in self._names(topic)]
         if self._start == LATEST_ID:
@@ -58,11 +59,6 @@ class StartPositions:
     def _names(self, topic: TopicName) -> list[tuple[str, int]]:
         count = self._known.get(topic, 0)
         return [(str(topic.with_partition(index)), index) for index in range(count)] or [(str(topic), topic.partition)]
-
-    async def _count(self, topic: TopicName) -> int:
-        if topic.partition >= 0:
-            return 0
-        return await self._core.retrying(lambda: self._core.lookup.partitions(str(topic)), f"looking up {topic}")
 
     async def new_partitions(self) -> list[Found]:
         """Those that were not there before; they are read from their beginning. Raises a BrokerError, ConnectionLost."""
