@@ -284,7 +284,7 @@ async def test_a_question_that_finds_nobody_is_kept_for_the_first_member_that_ta
         one.connection.pause_writing()
         ask(tc_id, question)
 
-    bench.broker.coordinators.ready(0).ask_producer = lambda question: stops_reading(0, question)
+    groups.ask = stops_reading
     await clock.advance(7)
     assert one.questions == []
     one.connection.resume_writing()

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
@@ -38,8 +39,7 @@ from .topics.context import PendingAckLogs
 from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
 from .topics.topic import Topic, make_marker
-from .txn.check_groups import check_options
-from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits
+from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits, make_coordinator
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
 from .txn.transactional_ids import TakeOvers, TransactionalIds
 
@@ -98,13 +98,13 @@ class Broker:
         self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
         pending_ack = plugins.resolve(plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name)
         self.pending_acks = PendingAckLogs(store, self._scratch, pending_ack, config)
-        self.participants = InProcessParticipants(self.turn, self)
+        self.participants = InProcessParticipants(self.turn, self._end_participant)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.ends_groups = getattr(factory, "ends_groups", False)
             self.checks = getattr(factory, "checks", False)
             self.coordinators = Coordinators(
-                partial(_make_coordinator, factory, config),
+                partial(make_coordinator, factory, config),
                 store,
                 self.turn,
                 self.participants,
@@ -345,6 +345,15 @@ class Broker:
         """See `commands.txn_session.Coordinating`: there is one cluster."""
         return "", participant
 
+    def _end_participant(self, effect: TellParticipant, answer: Answer) -> None:
+        place = effect.participant
+        if place.subscription is None:
+            self.end_on_partition(place.topic, effect.txn_id, effect.action, effect.low_watermark, answer)
+        else:
+            self.end_on_subscription(
+                place.topic, place.subscription, effect.txn_id, effect.action, effect.low_watermark, answer
+            )
+
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """End a transaction on a topic partition; a topic that is not there has nothing to end."""
         found = self.topics.get(topic)
@@ -483,21 +492,3 @@ async def _unload(topic: Topic) -> None:
         _logger.warning("%s is unloaded with messages that are not stored: %s", topic.name, error)
     topic.disconnect_all()
     await topic.close()
-
-
-def _make_coordinator(factory: Callable[..., Any], config: BrokerConfig, tc_id: int) -> Any:
-    longest = config.max_transaction_timeout_in_seconds
-    options: dict[str, Any] = {}
-    if getattr(factory, "fences", False):
-        options["max_active_of_id"] = config.max_active_transactions_per_transactional_id
-    if getattr(factory, "checks", False):
-        options |= check_options(config)
-    return factory(
-        tc_id,
-        max_active=config.max_active_transactions_per_coordinator,
-        max_participants=config.max_participants_per_transaction,
-        max_state_bytes=config.max_transaction_state_size_in_mb << 20,
-        max_timeout_ms=longest * 1000 if longest else 2**63 - 1,
-        outcome_retention_count=config.transaction_outcome_retention_count,
-        **options,
-    )

@@ -15,13 +15,13 @@ from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.hosts import BufferHost
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, Snapshot
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, Position
 from pulsar_txn.wire.topics import TopicName
 
+from .buffer_host import BufferHost
 from .compacted_entries import CHUNK, Newest, keys_of, reduced
 from .compacted_view import CompactedSource, CompactedView, pack_entry
 

@@ -12,12 +12,12 @@ import attrs
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import pending_ack_log_name
-from pulsar_txn.broker.txn.hosts import BufferHost
 from pulsar_txn.broker.txn.participants import Registrations
 from pulsar_txn.ledger.protocols import Cursor, Log, LogStore
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.topics import TopicName
 
+from .buffer_host import BufferHost
 from .compaction import Compaction
 
 

@@ -18,7 +18,6 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import Consumer
-from pulsar_txn.broker.txn.hosts import SNAPSHOT_AFTER, TOPIC, BufferHost
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import Reply
@@ -30,6 +29,7 @@ from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
 from pulsar_txn.wire.topics import MAX_SUBSCRIPTION_BYTES, TopicName
 
+from .buffer_host import SNAPSHOT_AFTER, TOPIC, BufferHost
 from .compaction import RUNNING, Compaction
 from .context import PendingAckLogs, TopicContext
 from .cursors import MemoryCursor

@@ -31,14 +31,17 @@ _TOLD_PER_TURN: Final = 256
 """Participants that are told at once: a few milliseconds' worth."""
 
 
+Notice: TypeAlias = AskProducer | TellGroup | TxnId
+"""Question to a check group, decision that a group did not make, or a transaction that is over."""
+
+
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
     `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
-    metrics. `ask_producer` hands a question to a member of a check group, `tell_group` what was decided without it.
-    `on_outcome` is called when a transaction is over. `unanswered` counts transactions that were ended because nobody of their
-    check group knew; `decided`, what became of those with a check group that neither a client nor the group has decided, and
-    by what.
+    metrics. `on_notices` is called at the end of a turn in which there are notices, and takes them. `unanswered` counts
+    transactions that were ended because nobody of their check group knew; `decided`, what became of those with a check group
+    that neither a client nor the group has decided, and by what.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         turn: Turn,
         participants: Participants,
         on_failed: Callable[[Exception], None],
+        on_notices: Callable[[CoordinatorHost], None],
         before_due: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
@@ -61,9 +65,8 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._told_at = 0
         self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
-        self.ask_producer: Callable[[AskProducer], None] = _nobody
-        self.tell_group: Callable[[TellGroup], None] = _nobody
-        self.on_outcome: Callable[[TxnId], None] = _nobody
+        self._notices: list[Notice] = []
+        self._on_notices = on_notices
         self.unanswered = 0
         self.decided: Counter[tuple[str, str]] = Counter()
         self._warnings = Seldom(turn.runtime.monotonic)
@@ -116,7 +119,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
         if type(effect) is not TellParticipant:
             if type(effect) is AskProducer:
-                self.ask_producer(effect)
+                self._note(effect)
             elif type(effect) is TellGroup:
                 self._decided(effect)
             else:
@@ -137,7 +140,17 @@ class CoordinatorHost(MachineHost[Request, Any]):
             text = "transaction %s of check group %r (role %s) is %s by %s, after %d begun questions%s"
             more = f"; {passed} others were {what} since the last such line" if passed else ""
             _logger.warning(text, notice.txn_id, notice.group, notice.principal, what, why, notice.count, more)
-        self.tell_group(notice)
+        self._note(notice)
+
+    def _note(self, notice: Notice) -> None:
+        if not self._notices:
+            self.turn.defer(partial(self._on_notices, self))
+        self._notices.append(notice)
+
+    def take_notices(self) -> list[Notice]:
+        """Take the news for the owner: questions to check groups, decisions without these, transactions that are over."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def performed(self) -> None:
         """Tell participants: some at once, further ones in later turns of the loop."""
@@ -178,7 +191,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         """Count it, and forget what was registered."""
         self.ended[action] += 1
         self.registered_at.pop(txn_id, None)
-        self.on_outcome(txn_id)
+        self._note(txn_id)
 
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
@@ -191,16 +204,22 @@ def cause_word(number: int) -> str:
     return "unknown" if cause is None else cause.name.lower()
 
 
-def _nobody(_what: object) -> None:
-    """Until its owner listens."""
-
-
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
     answer(None if error is not None else bool(value))
 
 
 MakeHost: TypeAlias = Callable[
-    [int, Coordinator, Log, Turn, Participants, Callable[[Exception], None], Callable[[], None] | None], CoordinatorHost
+    [
+        int,
+        Coordinator,
+        Log,
+        Turn,
+        Participants,
+        Callable[[Exception], None],
+        Callable[[CoordinatorHost], None],
+        Callable[[], None] | None,
+    ],
+    CoordinatorHost,
 ]
 """The coordinator's number, and what `CoordinatorHost` is made of."""
 

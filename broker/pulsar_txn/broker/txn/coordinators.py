@@ -22,8 +22,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.ledger.machine import AskProducer
 from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore, SharedLogStore, StorageFailed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.owners import Identity, Owner
@@ -49,7 +51,7 @@ from pulsar_txn.tc.requests import (
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, TxnAction, TxnId, coordinator_of
 
-from .check_groups import CheckGroups, GroupKey
+from .check_groups import CheckGroups, GroupKey, check_options
 from .coordinator_host import CoordinatorHost, MakeHost, plain_host
 from .participants import Participants
 
@@ -676,13 +678,20 @@ class Coordinators:
         due = None if self._before_due is None else partial(self._before_due, tc_id)
 
         def make(log: Log) -> CoordinatorHost:
-            host = self._make_host(tc_id, machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
-            host.ask_producer = partial(self.check_groups.ask, tc_id)
-            host.tell_group = partial(self.check_groups.decided, tc_id)
-            host.on_outcome = self._over
-            return host
+            failed, heard = partial(self._failed, tc_id), partial(self._hear, tc_id)
+            return self._make_host(tc_id, machine, log, self._turn, self._participants, failed, heard, due)
 
         return make
+
+    def _hear(self, tc_id: int, host: CoordinatorHost) -> None:
+        for notice in host.take_notices():
+            if isinstance(notice, TxnId):
+                self.bound.ended(notice)
+                self.check_groups.over(notice)
+            elif isinstance(notice, AskProducer):
+                self.check_groups.ask(tc_id, notice)
+            else:
+                self.check_groups.decided(tc_id, notice)
 
     def _serve(self, tc_id: int, host: CoordinatorHost) -> None:
         self._serving[tc_id] = host
@@ -698,10 +707,6 @@ class Coordinators:
         self._on_change(tc_id, False)
 
     # ---- clients that are asked, and clients that go
-
-    def _over(self, txn_id: TxnId) -> None:
-        self.bound.ended(txn_id)
-        self.check_groups.over(txn_id)
 
     def _disconnect(self, txn_id: TxnId, owner: Owner) -> bool:
         host = self._serving.get(txn_id.most)
@@ -745,3 +750,22 @@ class LongWaits:
             text = "coordinator %d: %d transactions are %s, the first for %d s; readers of its topics wait: %s (%s)"
             listed = f"pulsar-txn transactions list --{kind}"
             _logger.warning(text, tc_id, len(since_ms), kind, (now_ms - oldest_ms) // 1000, advice, listed)
+
+
+def make_coordinator(factory: Callable[..., Coordinator], config: BrokerConfig, tc_id: int) -> Coordinator:
+    """Make a coordinator of a plug-in with the limits of the configuration, as far as the plug-in knows them."""
+    longest = config.max_transaction_timeout_in_seconds
+    options: dict[str, Any] = {}
+    if getattr(factory, "fences", False):
+        options["max_active_of_id"] = config.max_active_transactions_per_transactional_id
+    if getattr(factory, "checks", False):
+        options |= check_options(config)
+    return factory(
+        tc_id,
+        max_active=config.max_active_transactions_per_coordinator,
+        max_participants=config.max_participants_per_transaction,
+        max_state_bytes=config.max_transaction_state_size_in_mb << 20,
+        max_timeout_ms=longest * 1000 if longest else 2**63 - 1,
+        outcome_retention_count=config.transaction_outcome_retention_count,
+        **options,
+    )

@@ -15,7 +15,7 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
+from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnId
 
 _logger = logging.getLogger(__name__)
 
@@ -96,38 +96,18 @@ class RegistrationOf:
         self._all.ask(txn_id, self._participant, answer)
 
 
-class EndsTransactions(Protocol):
-    """Directory of topics, with what it offers to the participants' teller."""
-
-    def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
-        """End a transaction on a topic partition; opens the topic when it must."""
-
-    def end_on_subscription(
-        self, topic: str, subscription: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
-    ) -> None:
-        """End a transaction on a subscription; opens the topic when it must."""
-
-
 class InProcessParticipants:
-    """All topics are ours: a call each, repeated with back-off while the answer is an error."""
+    """All topics are ours: a call of `end` for each, at the end of the turn, with back-off while the answer is an error."""
 
-    def __init__(self, turn: Turn, topics: EndsTransactions) -> None:
+    def __init__(self, turn: Turn, end: Callable[[TellParticipant, Answer], None]) -> None:
         self._turn = turn
-        self._topics = topics
+        self._end = end
         self._closed = False
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None], retry_seconds: float = _FIRST_RETRY_SECONDS) -> None:
         """See `Participants.tell`. `retry_seconds`: when it is told again, if it does not take the outcome now."""
-        if self._closed:
-            return
-        participant = effect.participant
-        answer = partial(self._answered, effect, told, retry_seconds)
-        if participant.subscription is None:
-            self._topics.end_on_partition(participant.topic, effect.txn_id, effect.action, effect.low_watermark, answer)
-        else:
-            self._topics.end_on_subscription(
-                participant.topic, participant.subscription, effect.txn_id, effect.action, effect.low_watermark, answer
-            )
+        if not self._closed:
+            self._turn.defer(partial(self._end, effect, partial(self._answered, effect, told, retry_seconds)))
 
     def close(self) -> None:
         """Retry nothing any more (the outcome is in the coordinator's log and is told after the next start)."""
@@ -143,11 +123,11 @@ class InProcessParticipants:
         message: str,
     ) -> None:
         if error is None or error in _SETTLED_ERRORS:
-            told(effect.txn_id)
+            self._turn.defer(partial(told, effect.txn_id))
         elif error is ServerError.InvalidTxnStatus:
             # The participant settled the other way (a low watermark passed it by): repeating cannot change that.
             _logger.error("%s of %s at %s came too late: %s", effect.action.name, effect.txn_id, effect.participant, message)
-            told(effect.txn_id)
+            self._turn.defer(partial(told, effect.txn_id))
         elif not self._closed:
             _logger.warning("%s of %s at %s is told again: %s", effect.action.name, effect.txn_id, effect.participant, message)
             later = min(2 * retry_seconds, _LAST_RETRY_SECONDS)
