@@ -64,7 +64,7 @@ test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven ar
 	@$(PY) tests/support/postgres.py
 	@$(PY) tests/support/class_archives.py
 ifneq ($(and $(ELSEWHERE),$(if $(PARTLY),,all)),)
-	$(PY) -m pytest $(MACHINES) $(COVER) -n 2 $(BY_FILE) $(ARGS); machines=$$?; \
+	$(PY) -m pytest $(MACHINES) $(COVER) -n 2 $(BY_FILE) $(ARGS); machines=$$?; $(PY) tests/support/warm_cache.py; \
 	  $(PY) -m pytest $(TESTS) $(ELSEWHERE) $(addprefix --ignore=,$(MACHINES)) -n $(WORKERS) $(BY_FILE) $(ARGS) && exit $$machines
 else
 	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) $(BY_FILE) $(ARGS)

@@ -332,6 +332,7 @@ async def test_decisions_that_nobody_hears_are_bounded_and_so_are_their_lines(be
         assert caplog.records == [], "its client has aborted these"
         for number in range(MOST_NOTICES + 5):
             host._decided(TellGroup(TxnId(0, number), "g", None, b"", TxnAction.ABORT, 1, 0))
+        await one.settle()
     assert groups._notice_count == MOST_NOTICES
     assert len(caplog.records) <= 20
     await one.join()
