@@ -91,7 +91,7 @@ LIVING = {
     "add_observer": OBSERVE.format("add"),
     "remove_observer": OBSERVE.format("remove"),
 }
-"""What clients and coordinators have in common."""
+"""Common properties of clients and coordinators."""
 
 LEAVE = "self._around.leave()\n        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))"
 BODIES = {
@@ -162,7 +162,7 @@ BODIES = {
     "Client.add_interceptors": "self._factory.interceptors.add(interceptors)",
     **{f"{owner}.{method}": body for owner in ("Coordinator", "Client") for method, body in LIVING.items()},
 }
-"""What a method does instead of calling the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
+"""Body of a method that does not call the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
 
 ARGUMENTS = {
     "Transaction.acknowledge.message": "Acknowledged | Sequence[Acknowledged]",
@@ -207,7 +207,7 @@ DOCS = {
     " keep-alive go on meanwhile. The observer is called on the client's thread for callbacks. KeyboardInterrupt ends the"
     " pipeline at once, wherever it is.",
 }
-"""What the docstring of a method says in addition."""
+"""Additional docstring of a method."""
 
 PROTOCOLS = {
     "Acknowledges[Given]": "Consumer[Any]",

@@ -258,7 +258,7 @@ class Broker:
 
     def topic_failed(self, topic: Topic, error: Exception) -> None:
         """Send everybody away; the topic is recovered when somebody asks for it again."""
-        _logger.error("%s is closed and will be recovered: %s", topic.name, error)
+        _logger.error("topic %s failed and is closed, its next use recovers it: %s", topic.name, error)
         key = str(topic.name)
         if self.topics.get(key) is topic:
             topic.disconnect_all()
@@ -445,7 +445,7 @@ class Broker:
         try:
             closed = await self._look_after_topics()
         except Exception:
-            _logger.exception("topics were not looked after; they are in %d s", self._sweep_seconds)
+            _logger.exception("retention, expiry and idle topics were not checked, next time in %d s", self._sweep_seconds)
             return
         if closed and not self.connections:
             gc.collect()  # a topic and its parts point at each other; now nobody waits for the loop

@@ -123,4 +123,4 @@ class _Done(Awaitable[None]):
 
 
 DONE: Final[Awaitable[None]] = _Done()
-"""What a call returns that is done already: a program may await it as those that wait."""
+"""Result of a call that has nothing to wait for; a program may await it all the same."""

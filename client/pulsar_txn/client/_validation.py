@@ -23,7 +23,7 @@ E = TypeVar("E", bound=enum.Enum)
 Validator: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
 
 LEAST_SECONDS: Final = 0.001
-"""What the protocol can say: it counts in milliseconds."""
+"""Smallest duration of the protocol, which counts in milliseconds."""
 
 A_WAY_TO_AUTHENTICATE: Final = "a way to authenticate, for instance TokenAuthentication(token)"
 A_SOURCE_OF_KEYS: Final = "a source of keys, for instance PemKeys"

@@ -94,15 +94,15 @@ class PulsarError(Exception):
     code: ServerError | None = None
     """The protocol's error code when the broker refused."""
     retriable: bool = False
-    """Whether the same call may be repeated."""
+    """True if the same call may be repeated."""
     requires_abort: bool = False
-    """Whether the transaction is lost and the unit has to be run again."""
+    """True if the transaction is lost and the unit has to be run again."""
     fatal: bool = False
-    """Whether this client, producer or consumer is of no further use."""
+    """True if this client, producer or consumer is of no further use."""
     paced: bool = False
-    """Whether the client itself waits before it does the same again, so that its caller need not."""
+    """True if the client itself waits before it repeats the call, so that the caller need not."""
     default_hint: ClassVar[str | None] = None
-    """What `hint` is when nothing better is known."""
+    """Default of `hint`."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ class TableView:
 _BYTES = BytesSchema()
 
 DRAIN_SECONDS: Final = 2.0
-"""How long closing waits for callbacks."""
+"""Time that closing waits for callbacks."""
 
 
 class Client:

@@ -116,4 +116,4 @@ _NAMES: Final = (
 RESULT_NAMES: Final = _NAMES.split(" ")
 
 Result: Any = cast("Any", _Named)("Result", {name: number for number, name in enumerate(RESULT_NAMES)})
-"""What a send's callback is given, and `.result` of every exception here: `Ok` is 0."""
+"""First argument of a send's callback, and `.result` of every exception here: `Ok` is 0."""

@@ -58,7 +58,7 @@ class CursorState:
         self.deleted_count = 0
         """Acknowledged entries after the mark."""
         self.bytes = 0
-        """What chunks and ack sets take in memory, about; counted in `tally` as well."""
+        """Approximate bytes of chunks and ack sets in memory; counted in `tally` as well."""
         self.tally = tally or Tally()
         self.put_properties(properties or {})
         self._bits: dict[int, bytearray | bytes] = {}

@@ -28,10 +28,10 @@ Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
 """The token of every request: called once with (value, None, "") or (None, code, message)."""
 
 Receipt: TypeAlias = tuple[Any, int, int]
-"""Who published an entry that needs no decision, its sequence id and its highest sequence id."""
+"""Producer of an entry that needs no decision, its sequence id and its highest sequence id."""
 
 RETRIABLE = ServerError.ServiceNotReady
-"""What requests are answered while a host cannot serve."""
+"""Answer to requests while a host cannot serve."""
 
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")
@@ -180,7 +180,7 @@ class Place:
 
 _Later: TypeAlias = Sequence[tuple[Place, Position]]
 _Waiting: TypeAlias = tuple[Place, Position, tuple[Effect, ...], Sequence[Position], _Later, Receipt | None]
-"""What waits for a position of a log: effects, the positions of their records, further positions to wait for; or a receipt."""
+"""Work that waits for a position of a log: effects, their records' positions, further positions to wait for; or a receipt."""
 
 
 class Host(Generic[RequestT, RecordT]):

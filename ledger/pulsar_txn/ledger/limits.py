@@ -78,7 +78,7 @@ class Pressure:
     def __init__(self, high_bytes: int = DEFAULT_HIGH_WATER_BYTES) -> None:
         self.bytes = 0
         self.released = 0
-        """How often bytes were confirmed or given up."""
+        """Number of times that bytes were confirmed or given up."""
         self.high = False
         self.high_bytes = high_bytes
         self.low_bytes = high_bytes // 2

@@ -464,7 +464,7 @@ class SharedLogStore(LogStore, Protocol):
     """
 
     advertised: str
-    """How clients reach this process; set before the first `open`. Successors and those that wait read it."""
+    """Address of this process for clients; set before the first `open`. Successors and waiting instances read it."""
 
     def leader_of(self, name: str) -> str | None:
         """Return what the leader of a log advertised, as far as this process has read; None when nobody is known."""

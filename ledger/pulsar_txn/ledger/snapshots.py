@@ -118,7 +118,7 @@ class SnapshotTaker:
         try:
             done = now.write_some(host)
         except (DiskFull, EntryTooLarge) as error:
-            _logger.warning("a snapshot of log %r could not be stored; the next one is tried: %s", now.log, error)
+            _logger.warning("a snapshot of log %r was not stored; until the next one recovery reads more: %s", now.log, error)
             now.abandon()
             done = True
         except LedgerError as error:

@@ -31,10 +31,10 @@ MANY: Final = 1000
 """More items than this are not made at once."""
 
 ITEM_BYTES: Final = 500
-"""What one entry takes in memory, about, beside the bits of its batch."""
+"""Approximate bytes of one entry in memory, without the bits of its batch."""
 
 KEY_BYTES: Final = 300
-"""What the key of one request takes in memory, about."""
+"""Approximate bytes of the key of one request in memory."""
 
 
 def bytes_of(bits: Bits) -> int:

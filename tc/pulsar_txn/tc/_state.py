@@ -31,7 +31,7 @@ _LANE_EVENT: Final = {
     HELD: LaneEvent.HOLD,
     OPEN: LaneEvent.RELEASE,
 }
-"""What an UPDATE record with this `new_status` is to the lane of its transaction."""
+"""Event of the lane for an UPDATE record with this `new_status`."""
 
 _OUTCOME_OF: Final = {COMMITTED: WAS_COMMITTED, ABORTED: WAS_ABORTED}
 

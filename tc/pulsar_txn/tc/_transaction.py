@@ -13,7 +13,7 @@ from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
 TRANSACTION_BYTES: Final = 512
 PARTICIPANT_BYTES: Final = 64
-"""What an open transaction, and each of its participants beside its name, count for in `_state.CoordinatorState.bytes`."""
+"""Bytes that an open transaction, and each of its participants in addition to its name, add to the size of the state."""
 
 
 class Image(NamedTuple):

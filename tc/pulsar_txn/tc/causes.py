@@ -11,7 +11,7 @@ class Cause(enum.IntEnum):
     CLIENT = 0
     """Its client has asked."""
     TIMEOUT = 1
-    """It was open for longer than it had said."""
+    """The transaction was open for longer than its timeout."""
     LEASE = 2
     """Its client had no connection for the time of a lease, or is known to be gone."""
     GOODBYE = 3

@@ -28,7 +28,7 @@ CHECK_INTERVAL_MS: Final = 30_000
 MAX_CHECKS: Final = 15
 """RocketMQ's transactionTimeOut, transactionCheckInterval and transactionCheckMax."""
 ABSENCE_MS: Final = 60_000
-"""How long at least a group may be without a member before timeouts end its transactions: members connect again."""
+"""Shortest time without a member after which timeouts end a group's transactions: members connect again."""
 
 _GROUPS_AT_ONCE: Final = 64
 _LOOKS: Final = 256
@@ -41,7 +41,7 @@ class CheckPolicy(enum.Enum):
     """Fate of a transaction whose group was asked as often as it may be, and did not know."""
 
     PARK = "park"
-    """It waits for an operator; RocketMQ's."""
+    """The transaction waits for an operator, as in RocketMQ."""
     ABORT = "abort"
     COMMIT = "commit"
     KEEP = "keep"

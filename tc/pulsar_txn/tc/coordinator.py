@@ -107,9 +107,9 @@ class TransactionCoordinator:
 
     logs: Sequence[str] = (LOG,)
     ends_groups: ClassVar = True
-    """What the broker asks of a plug-in before it offers clients to end several transactions by one record."""
+    """Methods a plug-in needs for the end of several transactions by one record."""
     checks: ClassVar = True
-    """What the broker asks of a plug-in before it offers check groups, PREPARE and nonces to clients."""
+    """Methods a plug-in needs for check groups, PREPARE and nonces."""
 
     def __init__(
         self,
@@ -769,7 +769,7 @@ class FencingCoordinator(TransactionCoordinator):
     """
 
     fences: ClassVar = True
-    """What the broker asks of a plug-in before it offers transactional ids to clients."""
+    """Methods a plug-in needs for transactional ids."""
 
     def __init__(
         self, tc_id: int, *, id_retention_ms: int = ID_RETENTION_MS, max_active_of_id: int = 0, **options: Any

@@ -30,7 +30,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnId
 
 ID_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
-"""How long an id is remembered after its last transaction; Kafka's transactional.id.expiration.ms."""
+"""Time for which an id is remembered after its last transaction; Kafka's transactional.id.expiration.ms."""
 
 _FORGOTTEN_PER_NOTE: Final = 4
 

@@ -151,4 +151,4 @@ LANE_INVARIANTS: Final[Mapping[str, str]] = {
     "LANE3": "no transaction is open or ending below another one of its lane, so no watermark covers it",
     "LANE4": "what is known of an incarnation, of the pool and of a transactional id is what the lanes say",
 }
-"""What `check_invariants` checks beside `table.INVARIANTS`, where the coordinator gives lanes."""
+"""Invariants in addition to `table.INVARIANTS`, where the coordinator gives lanes."""

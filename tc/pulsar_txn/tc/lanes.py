@@ -25,7 +25,7 @@ from pulsar_txn.wire.ids import TxnId, TxnStatus
 KeyT = TypeVar("KeyT")
 
 MAX_POOLED: Final = 4096
-"""How many lanes wait for another client. A lane costs a few bytes here and a mark at each participant, so more are retired."""
+"""Number of lanes that wait for another client; more are retired. A lane costs bytes here and a mark at each participant."""
 MAX_INCARNATION_LENGTH: Final = 256
 LANES_AT_ONCE: Final = 2048
 """Lanes that one record retires: about three milliseconds."""
@@ -49,7 +49,7 @@ _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
     Lane.POOLED: frozenset(),
     Lane.RETIRED: frozenset(),
 }
-"""What the transaction of a lane may be in each of its states; empty where it has none."""
+"""Allowed transaction states in each state of a lane; empty where it has no transaction."""
 
 
 class Holder(NamedTuple):

@@ -225,4 +225,4 @@ INVARIANTS: Final[Mapping[str, str]] = {
     " unless it is parked",
     "L7": "deadlines that mean nothing any more take at most as much room as those that do, and a little more",
 }
-"""What `check_invariants` checks, by the ids of the reliability page."""
+"""Invariants of `check_invariants`, by their ids."""

@@ -18,11 +18,11 @@ from .ids import signed64
 from .varints import read_varint, varint
 
 BatchMessage: TypeAlias = tuple[bytes, dict[str, str] | None, str | None, int, int | None, bytes | None, bool, bool, bool]
-"""What `decode_batch` returns per message: `(payload, properties, partition_key, event_time_ms, sequence_id,
+"""Message as `decode_batch` returns it: `(payload, properties, partition_key, event_time_ms, sequence_id,
 ordering_key, null_value, compacted_out, partition_key_b64)`. Absent things are None, `event_time_ms` 0."""
 
 Outgoing: TypeAlias = bytes | tuple[Any, ...]
-"""What `encode_batch` takes per message: a payload, or `(payload, partition_key, properties, event_time_ms, sequence_id,
+"""Message as `encode_batch` takes it: a payload, or `(payload, partition_key, properties, event_time_ms, sequence_id,
 ordering_key, null_value, partition_key_b64)`, cut off anywhere after the payload."""
 
 _Fields: TypeAlias = tuple[int, dict[str, str] | None, str | None, int, int | None, bytes | None, bool, bool, bool]

@@ -28,7 +28,7 @@ MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _HEAD: Final = struct.Struct(">2sII")
 _SIZE: Final = struct.Struct(">I")
 _BEGIN: Final = 10
-"""Where the metadata of nearly every entry begins: after magic, checksum and its size."""
+"""Offset of the metadata in nearly every entry: after magic, checksum and its size."""
 _MAX_LONG: Final = (1 << 63) - 1
 _new: Final = tuple.__new__
 _COMMIT_KIND: Final = b"\xa0\x01" + varint(MarkerType.TXN_COMMIT) + b"\xb0\x01"

@@ -21,7 +21,7 @@ MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes of metadata and payload that a broker takes by default, and announces in CONNECTED."""
 
 FRAME_PADDING: Final = 10 * 1024
-"""What a frame may be larger than a message: room for the command before it."""
+"""Bytes by which a frame may exceed the largest message: room for the command before it."""
 
 NAMES: Final[dict[int, str]] = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.number > 1}
 """Command type -> the BaseCommand field of its body."""
@@ -29,7 +29,7 @@ NAMES: Final[dict[int, str]] = {field.number: field.name for field in pb.BaseCom
 _SIZES: Final = struct.Struct(">II")
 _SIZE: Final = struct.Struct(">I")
 _OTHER_PROTOCOLS: Final = {b"HTTP": "HTTP: this is an HTTP port", b"SSH-": "SSH: this is its port"}
-"""What servers of another kind say first; it would be the size of a frame."""
+"""First bytes of servers of another kind, where a frame has its size."""
 
 
 def _encoders() -> dict[str, tuple[bytes, type[Message]]]:

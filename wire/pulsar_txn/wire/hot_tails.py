@@ -27,7 +27,7 @@ MAX_TAIL_BYTES: Final = 2048
 """Of which 1,024 are kept, so that a stranger's names take 2 MiB at most."""
 
 _BODY: Final = 9
-"""Where a body of less than 128 bytes begins; one of less than 2**14 bytes begins one byte later."""
+"""Offset of a body of less than 128 bytes; one of less than 2**14 bytes begins one byte later."""
 
 
 def beginning(shape: bytes) -> Callable[[bytes, int], re.Match[bytes] | None]:

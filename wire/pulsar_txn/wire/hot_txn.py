@@ -86,7 +86,7 @@ _CHECKED_TAGS: Final = tuple(varint(number << 3 | wire) for number, wire in ((10
 _NONCE_TAG: Final = varint(104 << 3 | 2)
 _NONCE_BYTES: Final = 16
 _USUAL_NONCE: Final = _NONCE_TAG + varint(_NONCE_BYTES)
-"""What comes before a nonce of our client."""
+"""Bytes before a nonce of our client."""
 _SECOND_OF_TAG: Final = b"\x06"
 """Of all of them, and of no byte of most frames that say nothing of checks."""
 
@@ -96,7 +96,7 @@ _FIRST_TAG: Final = _CLUSTER_TAG
 """Of NEW_TXN: the same field number."""
 
 _BODY: Final = 9
-"""Where a body of less than 128 bytes begins."""
+"""Offset of a body of less than 128 bytes."""
 
 _NEW_TXN_SHAPE: Final = _shape(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
 _NEW_TXN_BEGINNING: Final = beginning(rb"(\x08N)(?:\x10N)?(?:\x18N)?")

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 HIDDEN: Final = "***"
-"""What is printed in the place of a secret."""
+"""Text printed in the place of a secret."""
 
 _PATTERNS: Final = (
     (re.compile(r"(?<=://)\S*@"), f"{HIDDEN}@"),

@@ -59,7 +59,7 @@ class FunctionRecord:
     stopped: tuple[int, ...] = ()
     """Instances that were stopped alone."""
     restarts: dict[str, int] = attrs.field(factory=dict)
-    """How often an instance, or `all`, was asked to begin again."""
+    """Number of requested restarts of an instance, or of `all`."""
 
     @property
     def parallelism(self) -> int:
@@ -84,7 +84,7 @@ class FunctionStore:
     def __init__(self, store: LogStore, runtime: Runtime) -> None:
         self.records: dict[FunctionName, FunctionRecord] = {}
         self.reports: dict[FunctionName, list[dict[str, Any]]] = {}
-        """What the worker said last: for each instance `instanceId`, `status` and `metrics`."""
+        """Last report of the worker: for each instance `instanceId`, `status` and `metrics`."""
         self.changes = Changes(f"{int(runtime.random() * 2**53):x}")
         self._heard: float | None = None
         self._monotonic = runtime.monotonic

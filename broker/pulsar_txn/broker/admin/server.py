@@ -174,7 +174,7 @@ class HttpServer:
                 importlib.import_module(module)
             await self._set_up()
         except Exception:
-            _logger.exception("HTTP cannot be served")
+            _logger.exception("the admin HTTP server failed to start")
 
     async def _set_up(self) -> None:
         from aiohttp import web

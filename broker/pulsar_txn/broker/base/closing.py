@@ -15,7 +15,7 @@ async def drain(closing: Awaitable[None], timeout_ms: int, logger: Logger) -> No
         async with asyncio.timeout(timeout_ms / 1000):
             await closing
     except TimeoutError:
-        logger.warning("not everything was closed within brokerShutdownTimeoutMs; what was answered is durable all the same")
+        logger.warning("the shutdown exceeded brokerShutdownTimeoutMs; all answered requests are durable")
 
 
 async def close_store(store: LogStore, storage_failed: asyncio.Event, logger: Logger) -> None:
@@ -25,4 +25,4 @@ async def close_store(store: LogStore, storage_failed: asyncio.Event, logger: Lo
     except LedgerError as error:
         if not storage_failed.is_set():
             raise
-        logger.warning("the store failed before: %s", error)
+        logger.warning("the store had failed before the shutdown: %s", error)

@@ -116,7 +116,7 @@ class LoopMeter:
             return
         more = f" ({self._unsaid} more such turns since the last of these lines)" if self._unsaid else ""
         self._quiet_until, self._unsaid = now + _WARN_EVERY_SECONDS, 0
-        _logger.warning("nobody was served for %.3f s: one turn of the loop took so long%s%s", seconds, why, more)
+        _logger.warning("the event loop was blocked for %.3f s%s%s", seconds, why, more)
 
 
 def _name_of(work: Callable[[], None]) -> str:

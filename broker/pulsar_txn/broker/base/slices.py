@@ -17,7 +17,7 @@ from .runtime import Runtime
 ItemT = TypeVar("ItemT")
 
 SLICE_SECONDS: Final = 0.004
-"""What all long work together may use of one turn of the loop, apart from the last piece that was begun in it."""
+"""Time that all long work together may use in one turn of the loop, the last piece begun in it apart."""
 
 _WOKEN_PER_TURN: Final = 16
 _ITEMS_PER_LOOK: Final = 32

@@ -49,7 +49,7 @@ class StorageWatch:
         stalls = 0 < self._most <= seconds
         text = f"the storage has confirmed nothing for {seconds:.0f} s, and writes wait for it (storageStallTimeoutInSeconds)"
         if stalls and not self._told:
-            _logger.error("%s; look at the disk: nothing is answered until it goes on", text)
+            _logger.error("%s; nothing is answered until the disk goes on: check it", text)
         elif self._told and not stalls:
             _logger.warning("the storage confirms writes again")
         self._told = stalls

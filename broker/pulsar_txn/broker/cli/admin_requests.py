@@ -62,7 +62,7 @@ class Admin:
         self.time_ms = 0
         """The broker's time at the last answer, to the second; 0 when it did not say."""
         self.unanswered: list[str] = []
-        """What the last answer lacks: which instances of a coordinator did not answer the one that was asked, and why."""
+        """Gaps of the last answer: the instances of a coordinator that did not answer, and the reasons."""
 
     def ask(self, method: str, path: str) -> Any:
         """The decoded answer, None for an empty one. Raises Ending."""

@@ -23,7 +23,7 @@ from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire.ids import Participant, TxnId
 
 REMEMBERED: Final = 1024
-"""How many transactions one connection remembers; the oldest is forgotten first."""
+"""Largest number of transactions that a connection remembers; the oldest is forgotten first."""
 
 Asked: TypeAlias = tuple[int, bytes, bytes]
 """Coordinator and request id of a NEW_TXN, the id as it travels; and the whole frame."""

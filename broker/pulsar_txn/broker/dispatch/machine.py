@@ -67,13 +67,13 @@ class Dispatch(abc.ABC):
     """Events and turns that all kinds have in common."""
 
     individual: bool = False
-    """Whether consumers settle entries one by one (Shared, Key_Shared)."""
+    """True if consumers settle entries one by one (Shared, Key_Shared)."""
 
     active: Consumer | None = None
     """The consumer that gets everything; None when they share, or nobody is there."""
 
     must_look: bool = False
-    """Whether delayed entries have to be looked up in the log again (`begin_look`)."""
+    """True if delayed entries have to be looked up in the log again (`begin_look`)."""
 
     def __init__(self, start: Position) -> None:
         self.consumers: list[Consumer] = []

@@ -88,7 +88,7 @@ class Clients:
                 while is_busy():  # noqa: ASYNC110 - once per life; an event would cost every answer
                     await asyncio.sleep(_DRAIN_LOOK_SECONDS)
         except TimeoutError:
-            _logger.warning("not every request was answered before the end; clients repeat them after a reconnect")
+            _logger.warning("the broker closed with unanswered requests; clients repeat them after a reconnect")
 
     def close(self) -> None:
         """Send all away."""

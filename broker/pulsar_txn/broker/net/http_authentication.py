@@ -27,7 +27,7 @@ class Asker:
 
 
 NOBODY: Final = Asker(None, superuser=False)
-"""Somebody who has not said who they are."""
+"""Role of a client without credentials."""
 
 
 def asker_of(

@@ -19,7 +19,7 @@ CHUNK: Final[Position] = (-2, -2)
 """In place of a position: the newest message of a key is the one in these chunks."""
 
 Newest: TypeAlias = tuple[Position, int | bytes | None]
-"""Where a message is: its entry, and its index in a batch (None: no batch); or CHUNK and the uuid of its chunks."""
+"""Place of a message: its entry, and its index in a batch (None: no batch); or CHUNK and the uuid of its chunks."""
 
 _SIZE: Final = struct.Struct(">I")
 _MAX_BATCH_BYTES: Final = 64 << 20

@@ -353,7 +353,7 @@ class Dispatcher:
                 max_bytes=min(config.dispatcher_max_read_size_bytes, BYTES_PER_TURN),
             )
         except ReadFailed as error:  # nothing is proven to be damaged: ask again, unless a seek has led elsewhere by then
-            _logger.warning("%s waits %g s: %s", self, READ_RETRY_SECONDS, error)
+            _logger.warning("%s cannot read its topic, next attempt in %g s: %s", self, READ_RETRY_SECONDS, error)
             await asyncio.sleep(READ_RETRY_SECONDS)
             entries = None
         except LedgerError as error:

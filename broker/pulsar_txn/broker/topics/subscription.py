@@ -50,7 +50,7 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 """Protocol enum CommandSubscribe.SubType."""
 
 KIND_NAMES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
-"""How Pulsar writes them."""
+"""Names of the types, as Pulsar writes them."""
 
 _FIRST_RETRY_SECONDS: Final = 1.0
 _LAST_RETRY_SECONDS: Final = 60.0
@@ -298,7 +298,8 @@ class Subscription:
         try:
             await self._topic.log.flush()
         except LedgerError as error:
-            _logger.warning("acknowledgements of %r on %s are not known to be stored: %s", self.name, self._topic.name, error)
+            text = "acknowledgements of subscription %r on %s may be lost, their messages may come again: %s"
+            _logger.warning(text, self.name, self._topic.name, error)
         self._give_receipts()
         receipts, self._receipts = self._receipts, deque()
         for _, answer in receipts:
@@ -436,7 +437,7 @@ class Subscription:
             self._recover_later(error, _FIRST_RETRY_SECONDS)
 
     def _recover_later(self, error: Exception, delay: float) -> None:
-        _logger.warning("pending acks of %r are opened again in %s s: %s", self.name, delay, error)
+        _logger.warning("pending acks of subscription %r failed to open, next attempt in %s s: %s", self.name, delay, error)
         self._topic.turn.runtime.call_later(delay, self._recover_again, error, delay)
 
     def _recover_again(self, error: Exception, delay: float) -> None:
@@ -457,7 +458,7 @@ class Subscription:
         try:
             await self.open_pending_ack()
         except Exception as error:
-            _logger.exception("pending acks of %s on %s cannot be opened", self.name, self._topic.name)
+            _logger.exception("pending acks of subscription %s on %s cannot be opened", self.name, self._topic.name)
             held, self._held = self._held, []
             for request in held:
                 if isinstance(error, (EntryTooLarge, NameRefused)):
@@ -513,7 +514,7 @@ class Subscription:
 
     def fail(self, error: Exception) -> None:
         """The entries of the log cannot be delivered: consumers are closed, and new ones get the reason."""
-        _logger.error("subscription %r of %s cannot go on: %s", self.name, self._topic.name, error)
+        _logger.error("subscription %r of %s failed and its consumers are closed: %s", self.name, self._topic.name, error)
         self.failure = error
         self.disconnect_all()
 
@@ -536,7 +537,7 @@ class Subscription:
             try:
                 await host.close()
             except LedgerError as error:
-                _logger.warning("pending acks of %r: %s", self.name, error)
+                _logger.warning("pending acks of subscription %r were not closed cleanly: %s", self.name, error)
         await self._end_receipts()
 
 

@@ -347,7 +347,7 @@ class Topic:
     def _arrived(self, name: str, task: asyncio.Task[Subscription]) -> None:
         del self._arriving[name]
         if not task.cancelled() and task.exception() is not None:
-            _logger.warning("subscription %r of %s was not made: %s", name, self.name, task.exception())
+            _logger.warning("subscription %r of %s was not created: %s", name, self.name, task.exception())
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription with its cursor and pending acks; durable when this returns. If cancelled: it goes on."""
@@ -464,7 +464,7 @@ class Topic:
                 await self.log.flush()
                 await self.host.close()
             except LedgerError as error:
-                _logger.warning("%s was not closed in peace: %s", self.name, error)
+                _logger.warning("topic %s was not closed cleanly, its next load recovers it: %s", self.name, error)
         await asyncio.gather(*(log.close() for log in self.host.logs.values()), return_exceptions=True)
 
 

@@ -30,7 +30,7 @@ ASKED_PER_TURN: Final = 256
 MOST_ROOM: Final = 1_024
 """Questions of one group that one member takes at once, whatever it says."""
 PATIENCE_MS: Final = 60_000
-"""How long a member may have a question without beginning; one of an earlier release, without answering."""
+"""Time within which a member has to begin its check; a member of an earlier release, to answer."""
 _SLACK_MS: Final = 30_000
 _LONGEST_MS: Final = 24 * 3_600_000
 _ROOM_OF_OLD: Final = 8

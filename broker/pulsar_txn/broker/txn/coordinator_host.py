@@ -233,7 +233,7 @@ class CoordinatorWatch(Protocol):
     """Follows the records of one coordinator, from its recovery on. A coordinator that is opened again has another watch."""
 
     is_sampling: bool
-    """Whether `appended` has been told of a record that `confirmed` has not yet."""
+    """True if `appended` was told of a record and `confirmed` was not yet."""
 
     def restored(self, machine: Any, data: bytes) -> None:
         """The machine has the state of its snapshot, beside which `data` was stored."""

@@ -172,7 +172,7 @@ class CoordinatorStarter:
         except LeaseLost as error:
             self._again(tc_id, error)
         except Exception as error:
-            _logger.exception("coordinator %d cannot be opened; it is tried again", tc_id)
+            _logger.exception("coordinator %d failed to open and is opened again", tc_id)
             self._again(tc_id, error)
         else:
             self._tasks.pop(tc_id, None)

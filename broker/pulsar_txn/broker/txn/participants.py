@@ -126,9 +126,9 @@ class InProcessParticipants:
             self._turn.defer(partial(told, effect.txn_id))
         elif error is ServerError.InvalidTxnStatus:
             # The participant settled the other way (a low watermark passed it by): repeating cannot change that.
-            _logger.error("%s of %s at %s came too late: %s", effect.action.name, effect.txn_id, effect.participant, message)
+            _logger.error("%s of %s at %s is refused: %s", effect.action.name, effect.txn_id, effect.participant, message)
             self._turn.defer(partial(told, effect.txn_id))
         elif not self._closed:
-            _logger.warning("%s of %s at %s is told again: %s", effect.action.name, effect.txn_id, effect.participant, message)
+            _logger.warning("%s of %s at %s is repeated: %s", effect.action.name, effect.txn_id, effect.participant, message)
             later = min(2 * retry_seconds, _LAST_RETRY_SECONDS)
             self._turn.runtime.call_later(retry_seconds, self.tell, effect, told, later)

@@ -107,7 +107,7 @@ class Lane(Generic[T]):
         self._kind = shared.consumer.consumer_type
         self._backoff = shared.core.backoff()
         self._missing: set[Key] = set()
-        """What has to come again before the lane goes on."""
+        """Messages that have to come again before the lane goes on."""
         self._ending = False
 
     @property

@@ -70,7 +70,7 @@ class PipelineOptions:
     initial_subscription: str | None = attrs.field(default=LETTERS_SUBSCRIPTION, validator=check_initial)
     """The subscription of the dead-letter topic that keeps the letters; with None nobody makes one."""
     ambient: bool = attrs.field(default=False, validator=flag)
-    """Whether operations of the handler without `txn=` take part in the batch's transaction."""
+    """True if operations of the handler without `txn=` take part in the batch's transaction."""
 
 
 class PipelineOptionsDict(TypedDict, total=False):

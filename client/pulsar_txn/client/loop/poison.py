@@ -17,10 +17,10 @@ from pulsar_txn.client.send.producer import AsyncProducer
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[AsyncTransactionalBatch[T]], Awaitable[object]]
-"""What is done with a batch in its transaction."""
+"""Handling of a batch in its transaction."""
 
 ERROR_CHARACTERS: Final = 1000
-"""How much of an error's text travels with a dead letter."""
+"""Largest part of an error's text that travels with a dead letter."""
 
 
 class Remedy(Generic[T]):

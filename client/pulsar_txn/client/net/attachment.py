@@ -61,7 +61,7 @@ class Attachment:
         self.connection: Connection | None = None
         """The connection on which the broker knows the resource at this moment."""
         self.server_version = ""
-        """That of the broker which knew it last."""
+        """Version of the broker that knew it last."""
         self.closed = False
         self._owner = owner
         self._failure: PulsarError | None = None

@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
         try:
             data = await self._auth_data(authentication)
         except PulsarError as error:
-            logger.warning("%s: the broker asked for fresh credentials, and the client has none: %s", self.endpoint, error)
+            logger.warning("%s: the broker asked for fresh credentials, there are none: %s", self.endpoint, error)
             return
         response = {"auth_method_name": authentication.method_name, "auth_data": data}
         fields = {"client_version": self._client_version, "response": response, "protocol_version": PROTOCOL_VERSION}

@@ -46,11 +46,11 @@ class Core:
         self.pool = ConnectionPool(runtime, settings)
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
         self.may_move = isinstance(service_url, AutoClusterFailover)
-        """Whether another cluster may take over."""
+        """True if another cluster may take over."""
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
         self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
         self.drained = False
-        """Whether all resources were closed with the client; until then they still need their connections."""
+        """True once all resources are closed with the client; until then they need their connections."""
         self.before_move: Callable[[str], object] = lambda _url: None
         """Called with the URL of another cluster that the client is about to move to."""
         self.before_close: Callable[[], Coroutine[Any, Any, None]] = _nothing
@@ -65,9 +65,9 @@ class Core:
         self.coordinators: Callable[[], Any] = _no_coordinators
         """The transaction coordinators of the cluster in use."""
         self.name = "client"
-        """What it is the inside of, for errors."""
+        """Name in error messages."""
         self.shares_transactions = False
-        """Whether its transactions are those of a coordinator that other clients have as well, and that outlives it."""
+        """True if its transactions belong to a coordinator that other clients use too, and that outlives this one."""
         self.cluster = ""
         """The name of the cluster at a coordinator beside several; empty everywhere else."""
         self._resources: dict[int, Closable] = {}

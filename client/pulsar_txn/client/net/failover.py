@@ -99,7 +99,7 @@ class Failover:
         return False
 
     def _use(self, url: str, why: str) -> None:
-        logger.warning("from %s to %s: %s", self.current, url, why)
+        logger.warning("the client moves from cluster %s to %s: %s", self.current, url, why)
         self.current = url
         self._down_since = self._primary_since = None
         self._move(url)

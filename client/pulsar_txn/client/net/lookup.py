@@ -21,7 +21,7 @@ from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.wire import pulsar_pb2 as pb
 
 MAX_PARTITIONS: Final = 100_000
-"""What is taken for a topic; more is taken for a broken broker."""
+"""Largest number of redirects for a topic; a broker that asks for more is broken."""
 
 
 class Lookup:

@@ -10,7 +10,7 @@ class Bounded(Protocol):
     """A producer's own bounds, as the limit of its client sees them."""
 
     full: bool
-    """Whether a message has to wait."""
+    """True if a message has to wait."""
 
     def look(self) -> None:
         """See whether there is room again."""

@@ -18,7 +18,7 @@ from typing import Final
 from pulsar_txn.client.net.runtime import Runtime
 
 HEALTHY_SECONDS: Final = 1.0
-"""What worked for so long starts its back-off over."""
+"""Time of success after which a back-off starts over."""
 
 
 class Backoff:

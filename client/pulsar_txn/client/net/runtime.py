@@ -28,11 +28,11 @@ from pulsar_txn.client.net.memory import keep_freed_blocks
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 logger = logging.getLogger("pulsar_txn.client")
 Guard = threading.RLock
-"""What the loop's thread and those of a program take in turn: `with guard:`."""
+"""Lock that the loop's thread and those of a program take in turn: `with guard:`."""
 Future = concurrent.futures.Future
-"""What the blocking client's `send_nowait` returns: a future for threads."""
+"""Result of the blocking client's `send_nowait`: a future for threads."""
 Cancelled = concurrent.futures.CancelledError
-"""What the result of one that was cancelled raises."""
+"""Error raised by the result of a cancelled one."""
 Lock = threading.Lock
 Condition = threading.Condition
 Thread = threading.Thread

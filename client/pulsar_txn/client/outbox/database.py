@@ -32,7 +32,7 @@ from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
 
 DEFAULT_TABLE: Final = "pulsar_txn_outbox"
 LOCK_WAIT_MS: Final = 2000
-"""How long a check waits for a database transaction that has written the row and has not ended. The next check waits again."""
+"""Time that a check waits for a database transaction that has written the row and has not ended. The next check waits again."""
 
 _MAX_NAME: Final = 63
 _SUFFIX: Final = "_identity"
@@ -42,7 +42,7 @@ _POSITIONAL: Final = {"qmark": "?", "format": "%s"}
 _NUMBERED: Final = {"numeric": ":{}", "dollar": "${}"}
 _NAMED: Final = {"named": ":{}", "pyformat": "%({})s"}
 PARAMSTYLES: Final = frozenset(_POSITIONAL) | frozenset(_NUMBERED) | frozenset(_NAMED)
-"""Those of PEP 249, and `dollar`, which is asyncpg's."""
+"""Parameter styles of PEP 249, and `dollar`, which is asyncpg's."""
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class Dialect:
     name: str
     if_not_exists: str = " IF NOT EXISTS"
     keep_first: str = " ON CONFLICT (txn_key) DO NOTHING"
-    """What makes the insert of a tombstone change no row when there is one; without it the insert fails instead."""
+    """Clause by which the insert of a tombstone changes no row when there is one; without it the insert fails."""
     keep_identity: str = " ON CONFLICT (id) DO NOTHING"
     """The same for the insert of the identity."""
     before_check: tuple[str, ...] = ()
@@ -189,9 +189,9 @@ IN_TRANSACTION: Final = 2
 _CONFLICT: Final = "40"
 """The class of SQLSTATE of serialization failures and deadlocks."""
 _ACCESS: Final = "42"
-"""That of syntax errors and access rule violations, which has undefined tables."""
+"""SQLSTATE class of syntax errors and access rule violations, which has undefined tables."""
 _CONSTRAINT: Final = "23"
-"""That of violated constraints; at COMMIT, of those that were deferred."""
+"""SQLSTATE class of violated constraints; at COMMIT, of those that were deferred."""
 
 
 class DatabasePort(Protocol):
@@ -199,7 +199,7 @@ class DatabasePort(Protocol):
 
     dialect: Dialect
     blocking: bool
-    """Whether its calls hold up the thread."""
+    """True if its calls block the thread."""
 
     async def rows_before(self, statement: str, limit: int) -> Sequence[Sequence[Any]] | None:
         """Rows of a query before `begin`, in no transaction; None when one is open, or the driver always begins one.

@@ -188,7 +188,7 @@ class Block:
         self._pulsar = pulsar
         self._decide = decide
         self.is_ended = False
-        """Whether the coordinator has ended it with the commit, so that the row may go."""
+        """True if the coordinator has ended it with the commit, so that the row may go."""
 
     async def leave(self, error: BaseException | None) -> bool:
         """End both. Returns whether an error of the block is swallowed.
@@ -331,10 +331,10 @@ class Checking:
         try:
             outcome = await self._decide(key, question.txn_id)
         except OutboxWrongDatabase as error:
-            logger.warning("%s is not answered here, and nothing is written: %s", question.txn_id, error)
+            logger.warning("the check of %s is not answered here, and nothing is written: %s", question.txn_id, error)
             return LocalOutcome.UNKNOWN
         except Exception as error:  # noqa: BLE001 - a driver's: a lock that is held, a database that is down
-            logger.warning("%s cannot be checked now, and is asked for again: %r", question.txn_id, error)
+            logger.warning("the check of %s failed and is repeated by the coordinator: %r", question.txn_id, error)
             return LocalOutcome.UNKNOWN
         logger.info("%s is checked: %s", question.txn_id, "not known yet" if outcome is None else outcome.value)
         return _ANSWERS[outcome]

@@ -121,7 +121,7 @@ def _text(rows: Sequence[Sequence[Any]]) -> str | None:
 
 
 PAGE_ROWS: Final = 500
-"""How many rows are read, and removed in one database transaction."""
+"""Number of rows that are read, and removed in one database transaction."""
 
 
 class Outcome(enum.Enum):

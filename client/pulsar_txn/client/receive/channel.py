@@ -39,7 +39,7 @@ class Channel(Attachment):
         super().__init__(core, topic, consumer)
         self.id = core.next_resource_id()
         self.target = core.target(topic)
-        """How transactions name the topic."""
+        """Name of the topic in transactions."""
         self.partition = partition
         self.subscription = subscription
         self.options = options

@@ -107,9 +107,9 @@ class AsyncEntryReader:
         self._leaving: asyncio.Future[Any] | None = None
         self._options = ConsumerOptions(durable=False)
         self.trouble: PulsarError | None = None
-        """Why the last attempt to attach failed; None while it is attached."""
+        """Error of the last attempt to attach; None while it is attached."""
         self.paused = 0
-        """How often it has left the broker because too many bytes had come."""
+        """Number of times that it has left the broker because too many bytes had come."""
         self._channel = Channel(
             core,
             topic,

@@ -32,13 +32,13 @@ class Inbox(Generic[T]):
         self.received = 0
         """Messages that the program has got."""
         self.failure: PulsarError | None = None
-        """Why nothing will ever come any more."""
+        """Error that ends the inbox for ever."""
         self.sources = 0
         """From how many partitions messages come."""
         self.only: Source | None = None
         """The partition, when there is one and there never was another."""
         self.keys: KeyOrder | None = None
-        """Which unit has which key, on Key_Shared."""
+        """Units by key, on Key_Shared."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
     # --- what comes in ------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Inside(Generic[T]):
         self.chain = ConsumerChain(outside, options.interceptors) if options.interceptors else None
         self._is_timed = bool(options.ack_timeout) or options.ack_timeout_backoff is not None
         self.is_observed = self._is_timed or self.chain is not None
-        """Whether somebody is told of each message that is received."""
+        """True if an observer is told of each received message."""
         common = Common(
             core=core,
             inbox=self.inbox,

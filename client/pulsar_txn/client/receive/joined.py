@@ -23,11 +23,11 @@ class Joined:
 
     def __init__(self, txn: Enlisting, parts: Parts, keys: KeyOrder | None) -> None:
         self.is_acknowledging = False
-        """Whether the commit has begun."""
+        """True once the commit has begun."""
         self.keeps = False
-        """Whether the messages stay here after an abort, if none of them was acknowledged."""
+        """True if the messages stay here after an abort, unless one of them was acknowledged."""
         self.are_kept = False
-        """Whether that has come to pass; it has not when a message has left the transaction before."""
+        """True if they stayed; they do not when a message has left the transaction before."""
         self.size = 0
         """The number of messages that joined."""
         self._txn = weakref.ref(txn)  # a transaction that nobody has any more is to be collected

@@ -36,7 +36,7 @@ Key: TypeAlias = tuple[int, str | bytes]
 """The id of a partition's consumer, and a key of its messages."""
 
 Spot: TypeAlias = tuple[Position, int]
-"""Where in its partition a message is."""
+"""Position of a message in its partition."""
 
 LONGEST_WAIT: Final = 15.0
 """Seconds after the deadline of a unit after which nothing of it is waited for."""

@@ -37,7 +37,7 @@ class Source(Protocol):
     pairs: PairSchema | None
     writers: WriterSchemas[Any] | None
     last: Message[Any] | None
-    """What was handed out last."""
+    """Message that was handed out last."""
 
     def give_permits_back(self, count: int) -> None:
         """So many messages have left the queue."""

@@ -157,11 +157,11 @@ class ConsumerOptions:
     """
 
     consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=_consumer_type)
-    """How messages are divided among the consumers of the subscription."""
+    """Division of the messages among the consumers of the subscription."""
     consumer_name: str | None = attrs.field(default=None, validator=optional(text))
-    """What the broker shows; one is made up if None. Failover prefers lower names."""
+    """Name that the broker shows; a random one if None. Failover prefers lower names."""
     initial_position: InitialPosition = attrs.field(default=InitialPosition.LATEST, converter=_initial_position)
-    """Where the subscription starts if it does not exist yet."""
+    """Start of the subscription if it does not exist yet."""
     receiver_queue_size: int = attrs.field(default=1000, validator=whole(1))
     """Messages fetched ahead at most, of each partition."""
     receiver_queue_bytes: int = attrs.field(default=0, validator=at_least(0))
@@ -170,7 +170,7 @@ class ConsumerOptions:
     ack_group_delay: float = attrs.field(default=0.1, converter=as_seconds, validator=seconds(0))
     """Seconds that acknowledgements without a transaction wait to travel together; 0 sends each at once."""
     ack_receipt: bool = attrs.field(default=False, validator=flag)
-    """Whether `acknowledge` waits for the broker's answer; in a transaction it always does."""
+    """True if `acknowledge` waits for the broker's answer; in a transaction it always does."""
     negative_ack_delay: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds until what was acknowledged negatively comes again."""
     negative_ack_backoff: RedeliveryBackoff | None = attrs.field(default=None, validator=optional(_BACKOFF))
@@ -182,7 +182,7 @@ class ConsumerOptions:
     dead_letter_policy: DeadLetterPolicy | None = attrs.field(
         default=None, validator=optional(instance(DeadLetterPolicy, "a DeadLetterPolicy"))
     )
-    """What becomes of messages that fail again and again; Shared and Key_Shared only."""
+    """Treatment of messages that fail again and again; Shared and Key_Shared only."""
     interceptors: Sequence[ConsumerInterceptor] = attrs.field(
         default=(), validator=each_having("on_receive", "on_acknowledge", needed=A_CONSUMER_INTERCEPTOR)
     )
@@ -193,7 +193,7 @@ class ConsumerOptions:
     max_pending_chunked_messages: int = attrs.field(default=10, validator=at_least(1))
     """Messages in chunks that may be incomplete at the same time, of each partition."""
     auto_ack_oldest_chunked_message: bool = attrs.field(default=False, validator=flag)
-    """Whether the oldest one beyond that is acknowledged. Else it stays unacknowledged and comes again: on Shared and
+    """True if the oldest one beyond that is acknowledged. Else it stays unacknowledged and comes again: on Shared and
     Key_Shared after `negative_ack_delay`, on Exclusive and Failover when the subscription starts over."""
     expire_incomplete_chunks: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds after which an incomplete message is acknowledged and dropped; 0 is never."""
@@ -204,27 +204,27 @@ class ConsumerOptions:
     regex_subscription_mode: RegexSubscriptionMode = attrs.field(
         default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=_regex_subscription_mode
     )
-    """Which topics a pattern is compared with."""
+    """Kinds of topics that a pattern is compared with."""
     priority_level: int = attrs.field(default=0, validator=whole())
     """Consumers with a lower number are served first, on Shared and Failover."""
     read_compacted: bool = attrs.field(default=False, validator=flag)
-    """Whether only the newest message of each key is read, as far as the topic was compacted."""
+    """True if only the newest message of each key is read, as far as the topic was compacted."""
     key_shared_policy: KeySharedPolicy | None = attrs.field(
         default=None, validator=optional(instance(KeySharedPolicy, "a KeySharedPolicy"))
     )
-    """How keys are divided on Key_Shared."""
+    """Division of the keys on Key_Shared."""
     properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
-    """What the broker shows of the consumer in its statistics."""
+    """Properties that the broker shows in the consumer's statistics."""
     subscription_properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
-    """What the broker keeps with the subscription, when this consumer creates it."""
+    """Properties that the broker keeps with the subscription, when this consumer creates it."""
     replicate_subscription_state: bool = attrs.field(default=False, validator=flag)
-    """Whether geo-replicated clusters are told how far the subscription is."""
+    """True if geo-replicated clusters are told the subscription's position."""
     durable: bool = attrs.field(default=True, validator=flag)
-    """Whether the subscription stays when its consumers are gone."""
+    """True if the subscription stays when its consumers are gone."""
     start_message_id: MessageId | None = attrs.field(default=None, validator=optional(instance(MessageId, "a MessageId")))
-    """Where a subscription that is not durable starts; in place of `initial_position`."""
+    """Start of a subscription that is not durable, in place of `initial_position`."""
     start_message_id_inclusive: bool = attrs.field(default=False, validator=flag)
-    """Whether that message itself is delivered."""
+    """True if that message itself is delivered."""
 
     def __attrs_post_init__(self) -> None:
         if self.dead_letter_policy is not None and self.consumer_type.is_single:
@@ -236,9 +236,9 @@ class ConsumerOptions:
     crypto_keys: CryptoKeys | None = attrs.field(
         default=None, validator=optional(having("private_key", needed=A_SOURCE_OF_KEYS))
     )
-    """Where the private keys of end-to-end encryption come from."""
+    """Source of the private keys of end-to-end encryption."""
     crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=_crypto_failure_action)
-    """What becomes of a message that cannot be decrypted."""
+    """Treatment of a message that cannot be decrypted."""
 
 
 class ReaderOptionsDict(TypedDict, total=False):

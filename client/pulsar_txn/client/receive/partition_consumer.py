@@ -80,7 +80,7 @@ MAX_OVERRUN: Final = 10_000
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _SHARES: Final[WeakKeyDictionary[Enlisting, list[tuple[str, str, Owners, Share]]]] = WeakKeyDictionary()
-"""What each open transaction has acknowledged of every partition: topic, subscription, the table of a consumer. See `Units`."""
+"""Acknowledgements of each open transaction in every partition: topic, subscription, the table of a consumer. See `Units`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -145,7 +145,7 @@ class PartitionConsumer:
         self.schema = common.schema
         self.reached_end = False
         self.last: Message[Any] | None = None
-        """What was handed out last."""
+        """Message that was handed out last."""
         self.taken_beside = 0
         """Messages that threads of the blocking client have taken, and whose permits nobody has given back yet."""
         self.inbox = common.inbox
@@ -160,7 +160,7 @@ class PartitionConsumer:
         self.id = self.channel.id
         self.machine = DeliveryMachine(topic, partition, delivery_options(options))
         self.owners = self.machine.owners
-        """Who has which message; to be asked, not changed."""
+        """Owner of each message; to be asked, not changed."""
         self._effects = self.machine.effects
         self._common = common
         self._options = options
@@ -461,7 +461,7 @@ class PartitionConsumer:
             self.machine.give_permits_back(count - 1)
             self._queue(whole, [single_row(entry.metadata, bytes(payload))], 1)
             return
-        logger.error("%s %s stays unacknowledged: %s", self.topic, entry.position, error)
+        logger.error("message %s %s stays unacknowledged: %s", self.topic, entry.position, error)
         self.machine.leave(entry.position)
         self.machine.give_permits_back(count)
 
@@ -502,7 +502,7 @@ class PartitionConsumer:
 
     def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
         """An entry that cannot be read: tell the broker why, and go on."""
-        logger.error("%s %s cannot be read and was discarded: %s", self.topic, position, error)
+        logger.error("entry %s %s cannot be read and was discarded: %s", self.topic, position, error)
         if self.channel.connection is not None:
             place = {"ledgerId": position[0], "entryId": position[1]}
             self.channel.say("ack", ack_type=0, message_id=[place], validation_error=reason)

@@ -30,13 +30,13 @@ _NONE: Final[Mapping[str, str]] = {}
 
 DATA_KEY_BITS: Final = 256
 DATA_KEY_SECONDS: Final = 4 * 3600.0
-"""How long a producer uses one data key, as Pulsar's other clients do."""
+"""Time for which a producer uses one data key, as in Pulsar's other clients."""
 
 DATA_KEY_MESSAGES: Final = 2**31
 """Entries per data key at most: nonces are random, and AES-GCM must not see one twice (NIST SP 800-38D, 8.3)."""
 
 RETRY_SECONDS: Final = 60.0
-"""When a new data key cannot be wrapped, the old one stays in use so long before the next attempt."""
+"""Time for which the old data key stays in use when a new one could not be wrapped."""
 
 _NONCE_BYTES: Final = 12
 _KEPT_DATA_KEYS: Final = 1000
@@ -226,7 +226,7 @@ class Encryptor:
         except CryptoError as error:
             if not self._left:
                 raise
-            logger.warning("the data key stays in use longer than it should: %s", error)
+            logger.warning("a new data key could not be wrapped, the old one stays in use: %s", error)
             self._good_until = self._monotonic() + RETRY_SECONDS
 
 

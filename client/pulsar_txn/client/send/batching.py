@@ -19,7 +19,7 @@ from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 SendTicket: TypeAlias = "asyncio.Future[MessageId]"
-"""What `send_nowait` returns: a future of the message's id."""
+"""Result of `send_nowait`: a future of the message's id."""
 
 
 def row(

@@ -40,11 +40,11 @@ class AccessMode(enum.IntEnum):
     SHARED = 0
     """Anybody may."""
     EXCLUSIVE = 1
-    """Nobody else: ProducerFenced when there is another producer; those that come later get ProducerBusy."""
+    """Exclusive access: ProducerFenced when there is another producer; those that come later get ProducerBusy."""
     WAIT_FOR_EXCLUSIVE = 2
-    """Nobody else; `create_producer` waits until the others are gone."""
+    """Exclusive access; `create_producer` waits until the others are gone."""
     EXCLUSIVE_WITH_FENCING = 3
-    """Nobody else, at once: producers that are there are fenced and can never send again (ProducerFenced)."""
+    """Exclusive access at once: present producers are fenced and can never send again (ProducerFenced)."""
 
 
 AccessModeName: TypeAlias = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
@@ -121,18 +121,18 @@ class ProducerOptions:
     initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
     """The first sequence id; None: after the last one that the broker has stored for this name."""
     refuse_sequence_gaps: bool = attrs.field(default=False, validator=flag)
-    """Whether the broker refuses a message (OutOfOrderSequence) when the one before it was not stored. Needs our broker, with
+    """True if the broker refuses a message (OutOfOrderSequence) when the one before it was not stored. Needs our broker, with
     deduplication; elsewhere `create_producer` raises NotAllowedError."""
     send_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=seconds(0))
     """Seconds until a send without a receipt is given up with OperationTimeout; 0 means never."""
     compression: Compression = attrs.field(default=Compression.NONE, converter=_compression)
     """The compression of batches, and of unbatched messages."""
     batching: bool = attrs.field(default=True, validator=flag)
-    """Whether messages that wait together travel as one entry. A lone message does not wait for others."""
+    """True if messages that wait together travel as one entry. A lone message does not wait for others."""
     batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=_batching_type)
-    """What shares a batch."""
+    """Rule that says which messages share a batch."""
     chunking: bool = attrs.field(default=False, validator=flag)
-    """Whether a message that is larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
+    """True if a message larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
     chunk_max_bytes: int = attrs.field(default=0, validator=at_least(0))
     """Size of a chunk; 0 means the broker's limit."""
     batching_max_messages: int = attrs.field(default=1000, validator=at_least(1))
@@ -146,13 +146,13 @@ class ProducerOptions:
     max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=at_least(1))
     """Bytes without a receipt at most, over all partitions."""
     block_if_full: bool = attrs.field(default=True, validator=flag)
-    """Whether `send` waits at these limits; otherwise it raises ProducerQueueFull, as `send_nowait` always does."""
+    """True if `send` waits at these limits; otherwise it raises ProducerQueueFull, as `send_nowait` always does."""
     routing: RoutingMode | Router = attrs.field(default=RoutingMode.ROUND_ROBIN, converter=_routing)
-    """Where messages without a key go, or a function `(key, payload) -> partition` for all of them."""
+    """Partition of messages without a key, or a function `(key, payload) -> partition` for all messages."""
     hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=_hashing)
     """The hash by which keys find their partition."""
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=_access_mode)
-    """Who may produce beside it; the page Fencing shows its use."""
+    """Access of other producers to the topic; the page Fencing shows its use."""
     properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
     """Properties that the broker shows in its statistics."""
     initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
@@ -160,7 +160,7 @@ class ProducerOptions:
     interceptors: Sequence[ProducerInterceptor] = attrs.field(
         default=(), validator=each_having("before_send", "on_send_finished", needed="a ProducerInterceptor")
     )
-    """They see each message before it is sent and after its receipt, in this order."""
+    """Observers of each message before it is sent and after its receipt, in this order."""
     auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds between two looks for new partitions; 0 means never."""
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
@@ -168,7 +168,7 @@ class ProducerOptions:
     crypto_keys: CryptoKeys | None = attrs.field(
         default=None, validator=optional(having("public_key", needed=A_SOURCE_OF_KEYS))
     )
-    """Where the public keys come from."""
+    """Source of the public keys."""
 
     def __attrs_post_init__(self) -> None:
         """Keys and where they come from go together, and a subscription has a name."""

@@ -27,7 +27,7 @@ class AckGroup:
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        """What waits and is not merged yet."""
+        """Waiting acknowledgements that are not merged yet."""
         self._individual: dict[Position, tuple[int | None, int]] = {}
         self._left: dict[Position, int] = {}
         self._cumulative: Place | None = None

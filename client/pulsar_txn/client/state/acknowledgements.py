@@ -52,13 +52,13 @@ class Request(Hold):
     def __init__(self, share: Share) -> None:
         super().__init__(State.ASKED, share)
         self.ids: Sequence[AckId] = ()
-        """How the request names them."""
+        """Positions as the request names them."""
         self.joined: dict[Position, int] = {}
-        """Those of them that had joined the unit when they were received."""
+        """Messages of the request that had joined the unit when they were received."""
         self.is_released = False
-        """Whether copies are welcome, because nobody knew how the transaction ends."""
+        """True if copies are welcome, because the transaction's end was unknown."""
         self.released: dict[Position, tuple[int, int, Delivery]] = {}
-        """What it had when the transaction ended before its answer was there."""
+        """Messages of the request, kept when the transaction ended before its answer came."""
 
 
 class Share:
@@ -67,14 +67,14 @@ class Share:
     def __init__(self) -> None:
         self.held = Hold(State.HELD, self)
         self.keeper: Hold | None = None
-        """Whose the held messages are when the unit aborts, if they do not come again from the broker."""
+        """Owner of the held messages when the unit aborts, if they do not come again from the broker."""
         self.requests: list[Request] = []
         self.copies: dict[Position, dict[int, Any]] = {}
         """Messages that joined, by entry and index, of entries of which this consumer has others; see `Redelivery.these`."""
         self.first: tuple[Position, int] | None = None
         """The first of the messages that joined."""
         self.is_over = False
-        """Whether the unit cannot commit any more."""
+        """True if the unit cannot commit any more."""
         self.has_aborted = False
 
 

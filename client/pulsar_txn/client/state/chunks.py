@@ -38,7 +38,7 @@ class UnsettledEntries:
         self._places: list[Position] = []
         self._others: Position | None = None
         self.owed: list[Position] = []
-        """Those that the server, which has started over, has not passed yet."""
+        """Chunked messages that the server, which has started over, has not passed yet."""
 
     def add(self, positions: Iterable[Position]) -> None:
         """Add some."""

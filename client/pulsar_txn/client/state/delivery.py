@@ -71,7 +71,7 @@ class DeliveryOptions:
     is_failover: bool
     is_durable: bool
     start: Start | None
-    """Where a subscription without memory begins."""
+    """Start of a subscription without memory."""
     queue_size: int
     queue_bytes: int
     """0 is no bound."""
@@ -128,9 +128,9 @@ class DeliveryMachine:
         )
         self.units = Units(self.owners, self.redelivery, partition, topic, keeps_order=order)
         self.start = options.start
-        """Where a subscription without memory begins, or one with memory was just moved to."""
+        """Start of a subscription without memory, or position that one with memory was just moved to."""
         self.passed: Start | None = None
-        """What was handed out last, when the subscription starts before it for the sake of chunks."""
+        """Message handed out last, when the subscription starts before it for the sake of chunks."""
         self.sought_ms: int | None = None
         """The time that the subscription was moved to last."""
         self.is_seeking = False
@@ -142,7 +142,7 @@ class DeliveryMachine:
         """Permits that are worth a FLOW: half of the room."""
         self._flow_at = self.flow_of
         self._sizes = Permits(options.queue_size, options.queue_bytes) if options.queue_bytes else None
-        """How many messages may be here by their size, with a bound of bytes."""
+        """Number of messages that may be here by their size, with a bound of bytes."""
         self._kept_back = 0
         """Permits that the broker is not given, because messages are too large for all of them."""
         self._evicted: list[Position] = []

@@ -411,7 +411,7 @@ class Outgoing:
         self.last_sequence_id = -1
         """The highest one that has a receipt."""
         self.failure: PulsarError | None = None
-        """Why nothing is queued any more."""
+        """Error that ends the queue."""
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self._topic = topic

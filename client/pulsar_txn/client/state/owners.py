@@ -54,7 +54,7 @@ Delivery: TypeAlias = tuple[int, int]
 """The generation in which an entry was delivered here, and the bits of it that were delivered."""
 
 UNKNOWN: Final[Delivery] = (-1, 0)
-"""Nobody can say when an entry was delivered, or what of it."""
+"""The time of delivery of an entry, or the delivered part of it, is unknown."""
 
 
 class State(enum.IntEnum):
@@ -84,11 +84,11 @@ class Event(enum.IntEnum):
     REFUSE = 5
     """The broker refuses it."""
     SETTLE = 6
-    """It is acknowledged outside of units."""
+    """The message is acknowledged outside of units."""
     LEAVE = 7
     """The program takes it out of its unit."""
     WANT = 8
-    """It is asked for again."""
+    """The message is asked for again."""
     COMMIT = 9
     ABORT = 10
     """The unit of its owner has ended, or cannot commit any more."""
@@ -272,7 +272,7 @@ class Hold:
 
 
 Row: TypeAlias = tuple[Delivery, int, tuple[tuple[Hold, int], ...]]
-"""What was delivered of the entry, the size of its batch, and who has which bits of it."""
+"""Delivered bits of the entry, the size of its batch, and the owners of its bits."""
 
 
 class Owners:

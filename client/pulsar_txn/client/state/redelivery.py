@@ -98,12 +98,12 @@ class Redelivery:
     ) -> None:
         self.epoch = 0
         self.tenure = 0
-        """How often others may have got messages of this subscription meanwhile: connections, changes of activity."""
+        """Number of times that others may have got messages of this subscription: connections, changes of activity."""
         self.is_connected = False
         self.is_active = is_active
-        """Whether the broker delivers to this consumer; on Failover only to one of them."""
+        """True if the broker delivers to this consumer; on Failover only to one of them."""
         self.keeps_account = keeps_order and is_durable
-        """Whether every entry that is not acknowledged has to come again, in order."""
+        """True if every entry that is not acknowledged has to come again, in order."""
         self.last_position: Position | None = None
         """The position that the broker has delivered last, since it started over."""
         self.rewinds = RewindTracker(topic, effects)
@@ -114,7 +114,7 @@ class Redelivery:
         self._chunks = chunks
         self._keeps_order = keeps_order
         self._first: tuple[Position, int] | None = None
-        """What has to come before anything is handed out."""
+        """Entries that have to come before anything is handed out."""
         self._withheld = 0
         self._asking: _Repeat | None = None
         """Requests for it; None while something settled it, and what comes first is asked for once more."""

@@ -48,11 +48,11 @@ class Turn(enum.Enum):
     """Decision on an entry that has come."""
 
     NOW = enum.auto()
-    """It is handed out."""
+    """The entry is handed out."""
     LATER = enum.auto()
-    """It is dropped, because one before it has not come; it will come again."""
+    """The entry is dropped, because one before it has not come; it will come again."""
     PAST = enum.auto()
-    """It is dropped: it was handed out, and nobody asked for it since, or it was sent before everything was asked for."""
+    """The entry is dropped: it was handed out and not asked for since, or it was sent before everything was asked for."""
     REWOUND = enum.auto()
     """The broker has gone back without a word. What is queued comes again; then ask for its turn."""
 
@@ -69,21 +69,21 @@ class RewindTracker:
         self._highest: Position = EARLIEST
         self._due: set[Position] = set()
         self._queue: list[Position] = []
-        """What is due, the first one last; and some that is not due any more."""
+        """Entries that are due, the first one last; and some that are not due any more."""
         self._kept_back: Position | None = None
         """The first entry that came before its turn."""
         self._is_in_doubt = False
-        """Whether the next hole may be what the broker has passed over."""
+        """True if the next hole may be what the broker has passed over."""
         self._doubt_until = 0.0
-        """When an entry without a hole before it ends the doubt."""
+        """Time from which an entry without a hole before it ends the doubt."""
         self._holes: dict[Position, Position] = {}
         """Entries that came with a hole before them, each with the highest one before the hole."""
         self._holes_are_doubted = False
         self._came_at = 0.0
         self._is_silent = True
-        """Whether nothing has come since the timer was set."""
+        """True if nothing has come since the timer was set."""
         self._first: Position | None = None
-        """What was due first at the last request, and how often it was asked for."""
+        """First due entry at the last request, and number of requests for it."""
         self._asked = 0
         self._pause = SILENCE
         self._is_timed = False

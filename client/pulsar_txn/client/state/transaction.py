@@ -74,11 +74,11 @@ class TransactionState(enum.Enum):
     PREPARING = "PREPARING"
     """The prepare is on its way, or its answer was lost: it takes no more operations."""
     PREPARED = "PREPARED"
-    """It waits for commit or abort by whoever holds its token, whatever becomes of this client. It has no timeout."""
+    """Waits for commit or abort by the holder of its token, whatever becomes of this client. It has no timeout."""
     COMMITTING = "COMMITTING"
     """The commit is on its way."""
     COMMITTED = "COMMITTED"
-    """It took effect. Final."""
+    """Took effect. Final."""
     ABORTING = "ABORTING"
     """The abort is on its way, or its answer was lost."""
     ABORTED = "ABORTED"
@@ -225,7 +225,7 @@ _SAID: Final = {
     Event.IS_ABORTED: Cell(Act.MOVE, State.ABORTED),
     Event.MAYBE_COMMITTED: Cell(Act.MOVE, State.COMMIT_UNKNOWN),
 }
-"""What the coordinator may say of every transaction that has not ended, also to a question."""
+"""Answers of the coordinator about a transaction that has not ended, also to a question."""
 
 
 def _row(state: State, cells: Mapping[Event, Cell]) -> dict[tuple[State, Event], Cell]:
@@ -499,7 +499,7 @@ class TransactionMachine:
         self.deadline: float | None = None
         self.failures: list[BaseException] = []
         self.closed_by: PulsarError | None = None
-        """Why the client has aborted it, if the client did: the program did not ask for that."""
+        """Cause of an abort by the client, for which the program did not ask."""
         self.opened_at = now
         self.ended_at: float | None = None
         self.group: Sequence[TxnId] = ()
@@ -511,7 +511,7 @@ class TransactionMachine:
         self.busy_targets = 0
         """Targets that have operations in flight."""
         self.step: Step | None = None
-        """What the end that is on its way does now."""
+        """Step of the end that is on its way."""
         self._targets: dict[tuple[str, str | None], Target] = {}
         self._left_by: PulsarError | None = None
         self._abort_left = False

@@ -35,7 +35,7 @@ MAX_WAITING: Final = 10_000
 """Calls that wait for a slow program; beyond it observers and interceptors are not told, and nothing is sent `_nowait`."""
 
 DRAIN_SECONDS: Final = 2.0
-"""How long closing waits for what was told before."""
+"""Time that closing waits for earlier callbacks."""
 
 
 class Callbacks:
@@ -58,7 +58,7 @@ class Callbacks:
             self._left_out += 1
             return
         if self._left_out:
-            logger.warning("%d calls of observers and interceptors were left out: they are too slow", self._left_out)
+            logger.warning("%d calls of observers and interceptors were dropped: earlier ones are too slow", self._left_out)
             self._left_out = 0
         self.settle(function, *args)
 
@@ -173,7 +173,7 @@ class AskedKeys:
         if reply.exception() is None:
             self._public[name] = reply.result()
         else:
-            logger.warning("the public key %r could not be had again: %r", name, reply.exception())
+            logger.warning("the public key %r could not be loaded again, the old one stays in use: %r", name, reply.exception())
 
     def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
         """The key; KeyComing until the program has given it."""

@@ -16,20 +16,20 @@ from pulsar_txn.client.state.transaction import TransactionState
 logger = logging.getLogger("pulsar_txn.client.sync")
 
 OUTCOME_SECONDS: Final = 0.5
-"""How long those that were not done by then have to say, once the connections are closed, what is known of them."""
+"""Time that unfinished ones have to report what is known of them, once the connections are closed."""
 
 EXIT_SECONDS: Final = 1.2
-"""How long the end of the program waits for messages and transactions of a client that nobody has closed."""
+"""Time that the end of the program waits for messages and transactions of a client that was not closed."""
 
 LEAVE_SECONDS: Final = 0.3
-"""How long it waits then for the brokers' answers to its goodbyes."""
+"""Time that it waits then for the brokers' answers to its goodbyes."""
 
 HASTE_SECONDS: Final = 0.1
 """The same, once closing was interrupted."""
 
 
 Resident: TypeAlias = AsyncClient | AsyncCoordinator
-"""What lives on a loop thread."""
+"""Resource that lives on a loop thread."""
 
 
 def core_of(resident: Resident) -> Core:
@@ -70,7 +70,7 @@ async def close_at_exit(residents: Sequence[Resident]) -> None:
     await _within(EXIT_SECONDS, [*(core.before_close() for core in cores), *(each.flush() for each in producers)])
     await close_hastily(residents, LEAVE_SECONDS)
     if lost := _failed(producers) - failed:
-        logger.warning("%d messages have no receipt at the end of the program, and may be lost", lost)
+        logger.warning("%d messages have no receipt at the end of the program and may be lost: close() the client first", lost)
 
 
 def _failed(producers: Sequence[AsyncProducer[Any]]) -> int:

@@ -25,16 +25,16 @@ _Call: TypeAlias = (
 )
 
 LOOK_SECONDS: Final = 0.001
-"""How soon the loop thread looks for further calls, unless somebody waits for it."""
+"""Interval at which the loop thread looks for further calls, unless a caller waits for it."""
 
 MAX_INBOX: Final = 1000
 """Calls that wait for the loop thread; more wait with their caller."""
 
 UNWIND_SECONDS: Final = 0.5
-"""How long tasks that were cancelled at the end of a client are waited for."""
+"""Time for tasks that were cancelled at the end of a client."""
 
 STOP_SECONDS: Final = 2.0
-"""How long the end of a client waits for its thread."""
+"""Time that the end of a client waits for its thread."""
 
 CLOSED: Final = "the client was closed before it was done"
 
@@ -303,7 +303,7 @@ class LoopThread:
         try:
             await self.last()
         except Exception:
-            logger.exception("the client was not closed as it should be")
+            logger.exception("closing the client failed")
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

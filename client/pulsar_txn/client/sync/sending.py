@@ -23,7 +23,7 @@ from pulsar_txn.wire.topics import TopicName
 T = TypeVar("T")
 
 More: TypeAlias = tuple[str | None, bytes | None, Mapping[str, str] | None, int | None, *tuple[Any, ...]]
-"""What `AsyncProducer.send` takes in addition to the value and the transaction, in the order of its arguments."""
+"""Arguments of `AsyncProducer.send` after the value and the transaction, in their order."""
 
 _REST: Final = ("sequence_id", "deliver_at", "deliver_after", "replicate_to", "partition")
 _NOTHING_MORE: Final = (None,) * (4 + len(_REST))

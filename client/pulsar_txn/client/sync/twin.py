@@ -23,10 +23,10 @@ R = TypeVar("R", bound=Resident)
 T = TypeVar("T")
 
 AT_EXIT_SECONDS: Final = 2.2
-"""How long the end of the program waits for a client that nobody has closed."""
+"""Time that the end of the program waits for a client that was not closed."""
 
 LAST_CALLS_SECONDS: Final = 0.3
-"""How long the end of the program waits after that for callbacks. An interrupted close() waits as long."""
+"""Time that the end of the program waits after that for callbacks. An interrupted close() waits as long."""
 
 
 class SyncLoop(LoopThread):

@@ -19,7 +19,7 @@ from pulsar_txn.client.txn.transactions import Attempts
 T = TypeVar("T")
 
 STOP_POLL_SECONDS: Final = 0.05
-"""How often a pipeline looks whether it is to stop."""
+"""Interval at which a pipeline looks for a request to stop."""
 
 
 class Stop(Protocol):

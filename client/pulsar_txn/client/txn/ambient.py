@@ -43,7 +43,7 @@ class Aside:
 
 
 AMBIENT: Final[contextvars.ContextVar[Enlisting | Aside | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
-"""What is around: the unit that operations without `txn=` join, or one that they do not join."""
+"""Surrounding unit: the one that operations without `txn=` join, or one that they do not join."""
 
 
 class Joinable(Protocol):

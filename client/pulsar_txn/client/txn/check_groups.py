@@ -52,18 +52,18 @@ MAX_HEAD_BYTES: Final = 4096
 """Of the picture of a message: properties that do not fit are left out."""
 
 _HEAD: Final = b"\x00msg1"
-"""What begins the picture of a message. Text and JSON of programs never begin so."""
+"""First bytes of the picture of a message. Text and JSON of programs never begin so."""
 
 
 class LocalOutcome(enum.Enum):
     """Outcome of the work that a transaction goes with; `execute` and `check` return it."""
 
     COMMIT = 0
-    """It is done, so the messages are to become visible."""
+    """The work is done, so the messages are to become visible."""
     ROLLBACK = 1
-    """It is not done and never will be, so the messages are to disappear."""
+    """The work is not done and never will be, so the messages are to disappear."""
     UNKNOWN = 2
-    """It is not known yet: ask again later."""
+    """The outcome is not known yet: ask again later."""
 
 
 class Decision(enum.Enum):
@@ -72,7 +72,7 @@ class Decision(enum.Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     PARKED = "parked"
-    """Nobody knew its outcome: it waits for an operator (`pulsar-txn transactions list --parked`)."""
+    """Its outcome is unknown: it waits for an operator (`pulsar-txn transactions list --parked`)."""
 
 
 _ACTIONS: Final = {0: Decision.COMMITTED, 1: Decision.ABORTED}
@@ -218,10 +218,10 @@ def check_group_name(what: str, group: object) -> None:
 logger = logging.getLogger("pulsar_txn.client.checks")
 
 Check: TypeAlias = Callable[[CheckQuestion], "LocalOutcome | Awaitable[LocalOutcome]"]
-"""What a program gives: it looks up what has become of the work of a transaction."""
+"""Function of a program that looks up the outcome of the work of a transaction."""
 
 OnDecided: TypeAlias = Callable[[CheckDecision], object]
-"""What a program gives to hear of decisions that its group has not made. What it returns is awaited, if it can be."""
+"""Function of a program that is told of decisions that its group has not made. Its result is awaited, if it can be."""
 
 
 Begin: TypeAlias = Callable[[], Awaitable[bool]]
@@ -460,13 +460,13 @@ def _extra(question: CheckQuestion) -> dict[str, str]:
 
 
 PATIENCE_SECONDS: Final = 2.0
-"""How long joining waits for the other coordinators once one has answered; what is late is joined in the background."""
+"""Time that joining waits for the other coordinators once one has answered; late ones are joined in the background."""
 
 LEAVE_SECONDS: Final = 1.0
-"""How long leaving waits for the coordinators' answers."""
+"""Time that leaving waits for the coordinators' answers."""
 
 GROWTH_SECONDS: Final = 60.0
-"""How often a member looks for coordinators that were added."""
+"""Interval at which a member looks for coordinators that were added."""
 
 
 class Coordinators(Protocol):

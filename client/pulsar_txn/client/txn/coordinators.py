@@ -470,5 +470,5 @@ class TransactionCoordinators:
 def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:
     """A coordinator that could not be reached while another could: keep trying, so that it can serve later."""
     if not start.cancelled() and (error := start.exception()) is not None:
-        logger.warning("coordinator %d: %s", session.coordinator_id, error)
+        logger.warning("coordinator %d cannot be reached and is tried again: %s", session.coordinator_id, error)
         session.retry_later()

@@ -72,7 +72,7 @@ class EndTxnFrame:
         self._all_answered = all_answered
         self._early = False
         self.is_plain = not (group or abort_others or prepared or at_decision)
-        """Whether every coordinator understands it."""
+        """True if every coordinator understands it."""
 
     def suit(self, connection: Connection) -> None:
         """Check that the peer to which it goes next can take it. FeatureUnsupported, InvalidConfiguration.

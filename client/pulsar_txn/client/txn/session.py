@@ -73,7 +73,7 @@ def explained(error: PulsarError) -> PulsarError:
 
 
 GOODBYE_SECONDS: Final = 1.0
-"""How long closing a client waits for the coordinators to know it. Without a goodbye they do when its lease is over."""
+"""Time that closing a client waits for the coordinators' answers. Without a goodbye they do when its lease is over."""
 
 
 class ClientIncarnation:
@@ -83,7 +83,7 @@ class ClientIncarnation:
         self.incarnation = f"{int(runtime.random() * 2**52):013x}{int(runtime.random() * 2**52):013x}"
 
         self.has_left: Callable[[], bool] = lambda: False
-        """Whether all its producers and consumers are closed, so that nothing more of its transactions can arrive anywhere."""
+        """True once all its producers and consumers are closed: nothing of its transactions can arrive anywhere any more."""
 
     def check(self, connection: Connection) -> None:
         """InvalidConfiguration where a broker answers, which would end transactions at its own topics only."""
@@ -349,7 +349,7 @@ class CoordinatorSession:
             self._lost(error)
 
     def _lost(self, error: PulsarError) -> None:
-        logger.info("coordinator %d: %s", self.coordinator_id, error)
+        logger.info("coordinator %d cannot be reached and is tried again: %s", self.coordinator_id, error)
         self._attachment.run(self._attach_again())
 
     async def introduce(self, identity: dict[str, Any]) -> Any:

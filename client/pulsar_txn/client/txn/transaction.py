@@ -18,7 +18,7 @@ from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 V = TypeVar("V", contravariant=True)
 A = TypeVar("A", contravariant=True)
 Given = TypeVar("Given")
-"""What a consumer acknowledges: messages or their ids."""
+"""Messages or ids that a consumer acknowledges."""
 T = TypeVar("T")
 
 

@@ -58,7 +58,7 @@ logger = logging.getLogger("pulsar_txn.client.txn")
 DEFAULT_ATTEMPTS: Final = 5
 
 Pauses: TypeAlias = Callable[[int], float]
-"""How long to wait after the n-th attempt (1, 2, …), in seconds."""
+"""Time to wait after the n-th attempt (1, 2, …), in seconds."""
 
 
 class Attempts:
@@ -195,7 +195,7 @@ async def _abort(core: Core, txn_id: TxnId) -> None:
 
 
 CLOSE_SECONDS: Final = 2.0
-"""How long closing a client waits for the ends of its open transactions; the coordinators' timeouts do the rest."""
+"""Time that closing a client waits for the ends of its open transactions; the coordinators' timeouts do the rest."""
 
 CLOSED_TOGETHER: Final = 256
 """Transactions that a client that closes aborts at the same time."""
@@ -218,7 +218,7 @@ class Transactions:
         self._units: WeakSet[Unit] = WeakSet()
         self._forgotten = Forgotten()
         self._left_open = False
-        """Whether a transaction of this client was left open for the check of its group."""
+        """True if a transaction of this client was left open for the check of its group."""
         if incarnation is not None:
             incarnation.has_left = self._has_left
         core.before_move = self._leave_cluster

@@ -59,17 +59,17 @@ from pulsar_txn.ledger.protocols import ReadFailed, Versioned
 
 SLICE_BYTES: Final = 256 << 10
 SLICE_RECORDS: Final = 1000
-"""What a slice has at most, plus one record: some milliseconds of the loop."""
+"""Largest size of a slice, to which one record may be added: some milliseconds of the loop."""
 
 PAUSE_SECONDS = 0.005
 """Between two slices, when little else is written: a large checkpoint takes a third of the loop at most."""
 
 MAX_RECORD_BYTES: Final = 7 << 19
-"""What one record has at most: a name, properties, and an ack set."""
+"""Largest size of one record: a name, properties, and an ack set."""
 
 
 HEAD_BYTES: Final = len(encode_record(REPLAY_FROM)) + len(encode_record(SEGMENT_SIZE))
-"""What the first frame of a segment, or the last one of a checkpoint, says of itself at most."""
+"""Largest size of the header in the first frame of a segment or the last one of a checkpoint."""
 
 
 class Checkpoint:
@@ -166,7 +166,7 @@ class Checkpoints:
         self._state = state
         self._open: Checkpoint | None = None
         self.written_bytes = 0
-        """What was written between the beginning and the end of the newest complete checkpoint, when it was no single frame."""
+        """Records between the beginning and the end of the newest complete checkpoint, unless it was a single frame."""
         self._written = 0
         """Since the checkpoint that is open, or was completed last, began."""
         self._written_at_slice = 0

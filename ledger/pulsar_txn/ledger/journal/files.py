@@ -183,7 +183,8 @@ def start_syncer(on_death: Callable[[], None]) -> Syncer:
     try:
         syncer = HelperSyncer(on_death)
     except OSError as error:
-        logger.warning("syncing in a thread, which is slow beside a busy loop: no helper process (%s)", error)
+        text = "the journal syncs in a thread, which a busy loop delays: its helper process did not start (%s); allow processes"
+        logger.warning(text, error)
         return ThreadSyncer(on_death)
     return syncer
 

@@ -43,7 +43,7 @@ _FORMAT_NAME: Final = "FORMAT"
 _LOCK_NAME: Final = "LOCK"
 _TITLE: Final = "pulsar-txn journal"
 _NO_FOLDER: Final = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG})
-"""Why there is no folder: a file is in its place or above it, or nothing can be made there (`/proc`)."""
+"""Reasons for a missing folder: a file is in its place or above it, or nothing can be made there (`/proc`)."""
 
 
 @attrs.frozen
@@ -168,7 +168,7 @@ FindingKind: TypeAlias = Literal[
     "snapshot",
     "entry",
 ]
-"""What the finding is about:
+"""Subject of the finding:
 
     folder      the folder, or the file FORMAT: nothing below it was looked at
     mark        the file that says which segment was begun last is missing

@@ -153,7 +153,8 @@ class Reclaimer:
                 await self._durable(self._writer.open_group)
         except (LogDamaged, ReadFailed) as error:
             use.pinned = True
-            logger.error("segment %d is kept: %s", use.number, error)  # noqa: TRY400 - the error says it all
+            text = "segment %d of the journal cannot be reclaimed and is kept: %s; run `pulsar-txn check`"
+            logger.error(text, use.number, error)  # noqa: TRY400 - the error says it all
         except LedgerError:
             use.pinned = True  # the store failed and has said so
         else:

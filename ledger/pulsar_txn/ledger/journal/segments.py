@@ -286,7 +286,7 @@ class SegmentFiles:
     def _weigh(self) -> None:
         self.scarce = self.full and self.ready_count <= 1
         if self.scarce and self._held:  # service goes before a copy, whose maker learns it
-            logger.warning("the disk is full: segments are not kept for a copy of %s any more", self.folder)
+            logger.warning("the disk is full: a running backup of %s fails; free space and start it again", self.folder)
             self.let_go()
 
     @property
@@ -315,7 +315,7 @@ class SegmentFiles:
         try:
             self._recycle(segment)
         except OSError as error:  # it is in nobody's way: the next start finds that nothing in it is needed
-            logger.warning("%s is not needed any more and cannot be recycled: %s", segment.path, error)
+            logger.warning("segment %s is empty and cannot be recycled, it stays on the disk: %s", segment.path, error)
         if self._syncer is not None:
             self._prepare()
 

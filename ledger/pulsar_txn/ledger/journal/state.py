@@ -32,7 +32,7 @@ _SECTION: Final = struct.Struct("<QqIIQ")
 _RUN_BYTES: Final = 12
 _RUN_OVERHEAD: Final = 60
 _ENTRY_OVERHEAD: Final = 8
-"""What a frame and the segment's index say of each run, and of each entry."""
+"""Fields of each run, and of each entry, in a frame and in the segment's index."""
 
 
 def location(segment: int, offset: int) -> int:

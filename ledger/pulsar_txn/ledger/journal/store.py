@@ -77,7 +77,7 @@ class JournalStore:
         self.pressure = Pressure(high_water_bytes)
         self.state = JournalState()
         self.findings: list[Finding] = []
-        """What recovery found to be wrong; the logs concerned are refused when they are opened."""
+        """Damage found by recovery; the logs concerned are refused when they are opened."""
         self._files: Files = files or RealFiles()
         self.segment_files = SegmentFiles(self._files, self.folder, segment_bytes, spare_count)
         self.metadata: MetadataStore

@@ -57,7 +57,7 @@ class Instance:
         self.logger = function_logger
         self.counts = Counts()
         self.raised: Exception | None = None
-        """What `process` raised last."""
+        """Last error of `process`."""
         self._kinds = ErrorKinds()
         self._process = process_of(function)
         self.states = States(client, config, on_loop=self._process.is_async, consumers=consumers)

@@ -175,7 +175,7 @@ class FunctionConfig:
     class_name: str | None = None
     """`module.Class`, or `module` for a module with `process(input)`; not needed when the function is given as an object."""
     py: str | None = None
-    """Where that module is: a .py file, a folder, a .zip or .whl; relative to the configuration's file."""
+    """Place of that module: a .py file, a folder, a .zip or .whl; relative to the configuration's file."""
     tenant: str = "public"
     namespace: str = "default"
     name: str = "function"

@@ -128,13 +128,13 @@ class ProcessingGuarantees(enum.Enum):
     """Rules for when an input is acknowledged; official names."""
 
     ATLEAST_ONCE = "ATLEAST_ONCE"
-    """When its output and everything it published is stored; an exception has it delivered again."""
+    """After its output and everything it published is stored; an exception has it delivered again."""
     ATMOST_ONCE = "ATMOST_ONCE"
     """Before it is processed."""
     EFFECTIVELY_ONCE = "EFFECTIVELY_ONCE"
     """As ATLEAST_ONCE, in order, with sequence ids by which the broker drops output that is there already."""
     MANUAL = "MANUAL"
-    """When the function says so, with `context.ack`."""
+    """By the function, with `context.ack`."""
 
 
 class SubscriptionPosition(enum.Enum):

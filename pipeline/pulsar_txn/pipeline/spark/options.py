@@ -260,7 +260,7 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     compression: f"one of {', '.join(COMPRESSIONS)}",
     delivery: f"one of {', '.join(DELIVERIES)}",
 }
-"""What an error says after "is not"."""
+"""Text of an error after "is not"."""
 
 CLIENT_PREFIX: Final = "pulsar.client."
 

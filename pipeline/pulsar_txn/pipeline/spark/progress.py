@@ -28,7 +28,7 @@ class PartitionProgress:
     oldest_transaction: str | None = None
     """The one that hides them, as `(coordinator,number)`."""
     oldest_open_ms: int | None = None
-    """How long it has been open."""
+    """Time for which it has been open."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +40,7 @@ class SourceProgress:
     total: PartitionProgress
     """Their sums, and the longest time; a transaction that has written to two partitions counts twice."""
     unreachable_for_seconds: int | None = None
-    """How long the cluster has not answered."""
+    """Time for which the cluster has not answered."""
 
 
 def source_progress(progress: Any) -> list[SourceProgress]:

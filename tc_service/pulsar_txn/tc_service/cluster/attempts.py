@@ -228,7 +228,7 @@ class BrokerAttempts:
         self._seconds = seconds
         self._slots: dict[str, _Slots] = {}
         self._owners: dict[str, Connection] = {}
-        """Where the last end on a topic was taken."""
+        """Broker that took the last end on a topic."""
         self._lookups: set[asyncio.Task[None]] = set()
 
     async def attempt(self, effect: TellParticipant) -> AttemptResult:

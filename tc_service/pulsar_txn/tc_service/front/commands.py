@@ -261,7 +261,7 @@ class ClientCommands:
         self._link = link
         self._session = Session(front.services, COMMANDS, REQUESTS, link)
         self._challenges = 0
-        """Those of the broker that the client has not answered. Ours are answered to us alone."""
+        """Requests of the broker that the client has not answered. Ours are answered to us alone."""
 
     def ended(self) -> None:
         """The client is gone. Its transactions stay open until their timeout."""

@@ -131,7 +131,7 @@ class Session:
         self.taking_over: Identity | None = None
         self.incarnation: str | None = None
         self.coordinators: set[int] = set()
-        """Those that it has connected to."""
+        """Coordinators that it has connected to."""
         self.opened = OpenedTransactions()
         self.answers_checks = False
         self.member: GroupMember | None = None

@@ -50,7 +50,7 @@ class States:
     def __init__(self, client: AsyncClient, config: FunctionConfig, *, on_loop: bool, consumers: int) -> None:
         """`on_loop`: the function is a coroutine function. `consumers`: of this instance."""
         self.used = config.state is not None
-        """Whether the function has used state, or will as its configuration says."""
+        """True if the function has used state, or will as its configuration says."""
         self._client = client
         self._config = config
         self._on_loop = on_loop

@@ -154,7 +154,7 @@ logger = logging.getLogger("pulsar_txn.pipeline.functions")
 OWNER_KEY: Final = "\x00owner"
 """The key of claims and announcements. Keys of functions never begin with this character."""
 SUBSCRIPTION: Final = "function-state"
-"""It keeps what is not garbage from being trimmed; the owner moves it."""
+"""Cursor that keeps live values from being trimmed; the owner moves it."""
 KIND: Final = "kind"
 COUNTER: Final = "counter"
 TXN: Final = "txn"

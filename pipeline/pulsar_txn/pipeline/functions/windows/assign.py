@@ -42,7 +42,7 @@ class Window(Generic[M]):
     items: list[Item[M]]
     leaving: list[Item[M]]
     progress: dict[str, Any]
-    """What to store in the transaction of this window."""
+    """Changes to store in the transaction of this window."""
     start_ms: int | None = None
     end_ms: int | None = None
 

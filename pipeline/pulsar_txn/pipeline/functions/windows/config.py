@@ -22,9 +22,9 @@ class WindowConfig:
     """Messages after which the next window is due; without it windows do not overlap."""
     slide_ms: int | None = None
     late_data_topic: str | None = None
-    """Where messages go that come after their last window; without it they are acknowledged and counted."""
+    """Topic of messages that come after their last window; without it they are acknowledged and counted."""
     max_lag_ms: int = 0
-    """How much earlier than the newest message another message may be."""
+    """Time by which a message may be earlier than the newest one."""
     emit_interval_ms: int = EMIT_INTERVAL_MS
     """After this time without a message the runtime looks whether a window is due."""
     timestamp_extractor: str | None = None
@@ -80,7 +80,7 @@ _KEYS: Final[dict[str, tuple[str, Read]]] = {
     "timestampExtractorClassName": ("timestamp_extractor", text),
 }
 _IGNORED: Final = frozenset({"actualWindowFunctionClassName", "processingGuarantees"})
-"""What Pulsar's own tools put there for Java."""
+"""Values that Pulsar's own tools put there for Java."""
 
 
 def _wrong(message: str, hint: str | None = None) -> InvalidConfiguration:

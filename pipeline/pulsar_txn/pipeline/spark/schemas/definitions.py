@@ -105,7 +105,7 @@ class Node:
     symbols: frozenset[str] = frozenset()
     """Of an enum."""
     is_optional: bool = False
-    """Whether a value may be absent: it may be null, or the field has a default."""
+    """True if a value may be absent: it may be null, or the field has a default."""
 
 
 def parsed(topic: str, definition: bytes | str) -> Node:

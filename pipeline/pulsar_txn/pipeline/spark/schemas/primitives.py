@@ -41,10 +41,10 @@ from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import BEGIN_OF_TIME_MS, END_OF_TIME_MS
 
 Unfit = dict[int, Exception]
-"""What is wrong with which value, by its number."""
+"""Fault of a value, by the value's number."""
 
 UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, PulsarError, pa.ArrowException)
-"""What is raised for a value that does not fit."""
+"""Error for a value that does not fit."""
 
 
 class UnfitValueError(ValueError):

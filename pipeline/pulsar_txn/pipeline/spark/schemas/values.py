@@ -38,7 +38,7 @@ from pulsar_txn.pipeline.spark.schemas.primitives import PRIMITIVES, UNFIT, Unfi
 
 Payloads = Sequence[bytes | None]
 Versions = Sequence[tuple[int, bytes]]
-"""How many messages after each other were written with which version of the schema (empty: not known)."""
+"""Runs of messages with the same version of the schema: their number and the version (empty: not known)."""
 Asked = Callable[[bytes], SchemaInfo | None]
 """The schema of a version."""
 

@@ -274,7 +274,7 @@ class Group:
     partition: int | None
     rows: EncodedRows
     numbers: Any
-    """Which rows of the task they are; None when they are all, from the first on."""
+    """Rows of the task; None for all of them."""
 
 
 class RowError(OptionError):

@@ -108,7 +108,7 @@ class EndReply(enum.Enum):
     OVER = "over"
     """The coordinator does not know the transaction: it is over, whichever way."""
     BUSY = "busy"
-    """It is in, or was brought to, the other end; also while that is being carried out."""
+    """The group has, or was brought to, the other end; also while that is being carried out."""
     UNKNOWN = "unknown"
     """No answer, or none that decides."""
 

@@ -214,7 +214,7 @@ _GATE_MS: Final = 3_600_000
 """A gate is open also while the stages before the tasks run. It keeps nobody waiting, so it may be open for this long."""
 
 _epochs: dict[tuple[Any, ...], Epoch | None] = {}
-"""What this process took over, by (process, cluster, sink); None: the brokers do not offer it."""
+"""Epochs that this process took over, by (process, cluster, sink); None: the brokers do not offer it."""
 
 
 def epoch_and_gate(options: Options, checkpoint: str | None) -> tuple[Epoch | None, str | None]:

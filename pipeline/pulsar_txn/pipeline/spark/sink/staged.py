@@ -44,7 +44,7 @@ from pulsar_txn.pipeline.spark.sink.committer import Steps
 from pulsar_txn.pipeline.spark.sink.control import Forward, OpenStaging, Place, Publish, ReadStaging, Receipts
 
 MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
-"""What a broker takes with the default of `maxMessageSize`; a broker with less says so when the batch is sent."""
+"""Largest batch with the default of `maxMessageSize`; a broker with less says so when the batch is sent."""
 
 
 class Payload(NamedTuple):
@@ -84,7 +84,7 @@ class Staged(WriterCommitMessage):
     parked: list[Parked] = attrs.field(factory=list)
     partitions: dict[str, int] = attrs.field(factory=dict)
     schema: SchemaInfo | None = None
-    """What the broker is told of the payloads."""
+    """Metadata of the payloads for the broker."""
 
 
 class Routed(Protocol):
@@ -154,7 +154,7 @@ class Carrier:
         self._staging: Staging | None = None
         self._bytes = 0
         self.payloads: list[Payload] = []
-        """Those for the message."""
+        """Properties of the message."""
         self._sent: list[Payload] = []
 
     def put(self, payload: Payload) -> None:

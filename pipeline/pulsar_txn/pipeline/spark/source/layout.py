@@ -44,7 +44,7 @@ SCHEMA: Final = StructType(
         StructField("sequence_id", LongType()),
     ]
 )
-"""What `load()` gives; all of it may be null. `message_id` is `ledger:entry:partition:batch index`."""
+"""Columns of `load()`; all may be null. `message_id` is `ledger:entry:partition:batch index`."""
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from pulsar_txn.pipeline.spark.source.ranges import reader_at
 _QUEUE_BYTES: Final = 1024 * 1024
 _SETTLE_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 1.0
-"""How long after an end was seen the heads sit down there, unless the query has nothing else to do."""
+"""Time after an end was seen before the heads open readers there, unless the query has nothing else to do."""
 
 _BRIEF_SECONDS: Final = 5.0
 """In such a time nothing comes, is acknowledged and is deleted: topics move between brokers, and a head goes on."""
@@ -36,7 +36,7 @@ class Head:
         self.reader = reader
         self.seat: Place | None = None
         self.saw_seat = False
-        """Whether the entry of the seat was still there when the head sat down, so that nothing after it was gone."""
+        """True if the reader's entry was still there when it was opened, so that nothing after it was gone."""
         self._after: Place | None = None
 
     @property

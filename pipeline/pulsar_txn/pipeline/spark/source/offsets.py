@@ -121,7 +121,7 @@ class Ledgers:
     sizes: tuple[tuple[int, int], ...]
     """Of each ledger its id and the number of its entries, the oldest ledger first."""
     entries: int
-    """How many entries are there: those of the first ledgers may be gone."""
+    """Number of entries; those of the first ledgers may be gone."""
     last: Place
     """The last entry that is stored."""
 

@@ -231,7 +231,7 @@ _TAKE_BYTES: Final = 4 * 1024 * 1024
 _LOOK_BYTES: Final = 1024 * 1024
 _LOOK_SECONDS: Final = 5.0
 _BACK_ENTRIES: Final = 256
-"""How far before a range the beginning of a message in chunks is looked for at first."""
+"""Entries before a range in which the beginning of a message in chunks is looked for at first."""
 
 
 @attrs.frozen

@@ -51,13 +51,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _QUIET_SECONDS: Final = 0.1
-"""How long an idle query waits for something new before it answers Spark, which asks every 10 ms."""
+"""Time that an idle query waits for something new before it answers Spark, which asks every 10 ms."""
 
 _ASK_SECONDS: Final = 1.0
-"""How often an idle query asks the broker although nothing has come."""
+"""Interval at which an idle query asks the broker although nothing has come."""
 
 _FIRST_LOOK_SECONDS: Final = 2.0
-"""How long the first micro-batch waits for what the admin API says of open transactions."""
+"""Time that the first micro-batch waits for the admin API's answer about open transactions."""
 
 _ASKING: Final = "asking for the ends of topics"
 
@@ -157,7 +157,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._frozen: Places | None = None
         self._newest: Places = {}
         self._read_after: Places = {}
-        """Where the query is once the micro-batch that begins now is done."""
+        """Position of the query after the micro-batch that begins now."""
         self._unstored: Places | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from pulsar_txn.pipeline.spark.source.ranges import Patience
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS: Final = 5.0
-"""How often the admin API is asked while a query runs."""
+"""Interval at which the admin API is asked while a query runs."""
 _PARTITIONS_AT_ONCE: Final = 8
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 
@@ -71,7 +71,7 @@ class OpenTransactions:
         self._said: set[str] = set()
         self._is_in_trouble = False
         self.found: Mapping[str, Hidden] = {}
-        """What was seen last, by topic partition; those that could not be asked are missing."""
+        """Last seen state, by topic partition; those that could not be asked are missing."""
 
     @property
     def is_told(self) -> bool:
@@ -224,7 +224,7 @@ class Topics:
         """Topics and partitions that were asked for last, and do not exist."""
         self._options = options
         self._subscribed: Places = {}
-        """Where the subscription stands, as far as this run has moved it."""
+        """Position of the subscription, as far as this run has moved it."""
         self._wanted: Places = {}
         self._acknowledging: asyncio.Task[None] | None = None
 
