@@ -735,11 +735,11 @@ async def test_the_failure_of_one_partition_is_logged_at_once_also_by_a_consumer
         first = consumer.inside.parts.all[0]
         broker.on["subscribe"] = lambda _pipe, body: command("error", request_id=body.request_id, error=4, message="no longer")
         broker.say("close_consumer", consumer_id=first.id, request_id=2**64 - 1)
-        await broker.until(lambda: "ends the consumer" in caplog.text)
+        await broker.until(lambda: "has failed, create a new one" in caplog.text)
         assert await datas(consumer, 1) == [b"a"]
         with pytest.raises(AuthorizationError, match="no longer"):
             await consumer.receive(1)
-    (record,) = [record for record in caplog.records if "ends the consumer" in record.message]
+    (record,) = [record for record in caplog.records if "has failed, create a new one" in record.message]
     assert (record.levelname, "t-partition-0" in record.message) == ("ERROR", True)
 
 

@@ -249,7 +249,7 @@ async def test_without_a_helper_process_a_thread_syncs_and_the_choice_is_logged(
     store = JournalStore(tmp_path, segment_bytes=1 << 20)
     await store.start()
     assert store.syncer_kind == "thread"
-    assert "no helper process" in caplog.text
+    assert "its helper process did not start" in caplog.text
     log = await store.open("a")
     for number in range(50):
         log.append(b"%d" % number)

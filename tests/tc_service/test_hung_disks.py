@@ -68,7 +68,7 @@ async def check(
         while "the storage confirms writes again" not in log():  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
     assert log().count("the storage has confirmed nothing for") == 1
-    assert "look at the disk: nothing is answered until it goes on" in log()
+    assert "nothing is answered until the disk goes on: check it" in log()
 
 
 async def test_a_broker_on_a_disk_that_hangs_is_not_healthy_and_says_so() -> None:
