@@ -55,11 +55,12 @@ spark.stop()
 
 async def fill(url: str, topic: str) -> None:
     async with AsyncClient(url) as client, await client.create_producer(topic) as producer:
+        # Without a subscription the broker soon deletes what is written, and a busy machine takes minutes.
+        for each in (topic, *(f"{topic}-{way}" for way in WAYS)):
+            await (await client.subscribe(each, "keeps")).close()
         for number in range(ROWS):
             producer.send_nowait(spark_totals.message(number), key=str(number % 5))
         await producer.flush()
-        for way in WAYS:  # without a subscription the broker soon deletes what is written, and a busy machine takes minutes
-            await (await client.subscribe(f"{topic}-{way}", "keeps")).close()
 
 
 def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic: str, tmp_path: Path) -> None:

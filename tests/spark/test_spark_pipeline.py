@@ -19,7 +19,7 @@ from spark_local import ended
 from spark_totals import KEYS, Totals
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, AsyncReader
+from pulsar_txn.client import AsyncClient, AsyncReader, InitialPosition
 from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record, encode_record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -35,6 +35,8 @@ BATCHES = ROWS // PER_TRIGGER
 
 async def fill(url: str, topic: str, count: int = ROWS) -> None:
     async with AsyncClient(url) as client, await client.create_producer(topic, batching_max_messages=10) as producer:
+        # Without a subscription a broker may trim what nobody reads just now.
+        await (await client.subscribe(topic, "keeps", initial_position=InitialPosition.EARLIEST)).close()
         for number in range(count):
             producer.send_nowait(spark_totals.message(number))
         await producer.flush()

@@ -45,6 +45,7 @@ class OurBroker:
         self._temporary = data_dir is None
         self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="our-broker-"))
         self._conf = {"brokerServicePort": str(self.port), "webServicePort": str(self.http_port)} | dict(conf or {})
+        self._is_known = not (conf or {}).keys().isdisjoint(("brokerServicePort", "webServicePort"))  # others know the ports
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,9 +80,13 @@ class OurBroker:
         """Listen, from the next start, where `other` listened: its clients come here then."""
         self.port, self.http_port = other.port, other.http_port
         self._conf |= {"brokerServicePort": str(self.port), "webServicePort": str(self.http_port)}
+        self._is_known = True
 
     def start(self, *, timeout: float = 30.0) -> Self:
-        """Start it and return when its health check answers. Raises StartError."""
+        """Start it and return when its health check answers. Raises StartError.
+
+        A port that was free a moment ago may be taken by now: the first start looks for others then.
+        """
         command = [self._python, "-c", self._program, "standalone", "--data", str(self.data_dir)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -91,8 +96,14 @@ class OurBroker:
         while not self._is_healthy():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
+                if not self._is_known and "is in use; stop what listens there" in self.log_tail():
+                    self.port, self.http_port = free_port(), free_port()
+                    self._conf |= {"brokerServicePort": str(self.port), "webServicePort": str(self.http_port)}
+                    self._is_known = True
+                    return self.start(timeout=timeout)
                 raise StartError(f"our broker did not get ready:\n{self.log_tail()}")
             time.sleep(0.05)
+        self._is_known = True
         return self
 
     def stop(self, *, timeout: float = 15.0) -> None:
