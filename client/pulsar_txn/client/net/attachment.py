@@ -5,8 +5,11 @@ owner does the rest, and is what a connection tells of its end:
 
     attempts = Retries(core, "opening …")  # the first time; tie.attempts() later, and in the background
     while tie.is_wanted:
-        async with attempts, tie.opening() as connection:
-            …  # PRODUCER, SUBSCRIBE or TC_CLIENT_CONNECT
+        async with attempts:
+            async with tie.opening() as connection:
+                …  # PRODUCER, SUBSCRIBE or TC_CLIENT_CONNECT
+            …  # attached, unless it was closed meanwhile
+            return
 
     if tie.lost(connection):  # or tie.leave(), for CLOSE_PRODUCER and the like
         …  # note it, and attach again: tie.run(…)
@@ -110,9 +113,10 @@ class Attachment:
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the owner's attempts in the background, unless they run already; closing the tie cancels them."""
-        if self.closed or self.core.drained or (self._task is not None and not self._task.done()):
+        task = self._task
+        if self.closed or self.core.drained or not (task is None or task.done() or task is asyncio.current_task()):
             work.close()
-        else:
+        else:  # those of the current task have just succeeded, and end
             self._task = self.core.spawn(work)
 
     async def connected(self, what: str) -> Connection:

@@ -43,9 +43,12 @@ class Retries:
         await self._limit.__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        over = isinstance(error, TimeoutError) and not isinstance(error, PulsarError)
         try:
             await self._limit.__aexit__(kind, error, at)
         except TimeoutError:
+            over = True
+        if over:
             self._last = self._last or OperationTimeout(f"{self._what} did not finish in time")
             raise self._given_up(self._last) from None
         if not isinstance(error, PulsarError):

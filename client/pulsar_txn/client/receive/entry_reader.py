@@ -169,6 +169,7 @@ class AsyncEntryReader:
                     await self._subscribe(connection)
                 if self._channel.connection is connection:
                     self._opened(connection)
+                return
 
     async def _attach_again(self) -> None:
         try:

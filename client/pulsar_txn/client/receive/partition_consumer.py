@@ -246,6 +246,7 @@ class PartitionConsumer:
                 if self.channel.connection is connection:
                     self.machine.opened()
                     self._perform()
+                return
 
     async def _attach_again(self) -> None:
         try:

@@ -139,6 +139,7 @@ class PartitionProducer:
                     answer = await self._create(connection)
                 if self._attachment.connection is connection:
                     self._opened(connection, answer)
+                return
 
     async def _attach_again(self) -> None:
         try:

@@ -312,6 +312,7 @@ class CoordinatorSession:
                     await self._introduce(connection)
                 if self._attachment.connection is connection:
                     self._on_connected(self)
+                return
 
     async def _attach_again(self) -> None:
         try:
