@@ -5,7 +5,7 @@ import pytest
 
 from pulsar_txn.client import errors
 from pulsar_txn.client.errors import ConnectionLost, PulsarError, TransactionConflict
-from pulsar_txn.client.net.server_errors import from_server
+from pulsar_txn.client.net.connection import from_server
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnId
 

@@ -222,7 +222,7 @@ class Broker:
         if not count:  # partitions of one that is there already, from before this rule, go on
             _check_reserved(name)
         if not may_create:
-            raise Refusal(ServerError.TopicNotFound, f"{name} is not there, and topics are not created on demand here")
+            raise Refusal(ServerError.TopicNotFound, f"{name} does not exist, and topics are not created on demand here")
         limit = self.config.max_topics_per_namespace
         if limit and self.catalog.index.count(name.tenant, name.namespace) >= limit:
             what = f"{name.tenant}/{name.namespace} has {limit} topics"
@@ -401,7 +401,7 @@ class Broker:
 
     async def _existing(self, name: TopicName) -> AnyTopic:
         if not self.catalog.exists(name):
-            raise Refusal(ServerError.TopicNotFound, f"{name} is not there")
+            raise Refusal(ServerError.TopicNotFound, f"{name} does not exist")
         return await self.topic(name, create=False)
 
     # ---- long answers

@@ -190,7 +190,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 @click.command("consume")
 @click.argument("topic")
-@click.option("--subscription", "-s", required=True, help="Made where it is not there yet.")
+@click.option("--subscription", "-s", required=True, help="Subscription to consume from; created if absent.")
 @_url
 @click.option("--count", "-n", type=click.IntRange(0), default=1, show_default=True, help="End after so many; 0: never.")
 @click.option("--wait", "-w", type=click.FloatRange(0), help="End with code 1 when none comes for so many seconds.")

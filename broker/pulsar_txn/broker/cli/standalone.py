@@ -39,7 +39,7 @@ _PLUGINS: Final = {
 
 @click.command("standalone")
 @click.option("--conf", type=click.Path(path_type=Path), help="Configuration with Pulsar's keys; else the shipped one.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder for all data; made if it is not there.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder for all data; created if absent.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol (brokerServicePort); 0: any free one.")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="HTTP (webServicePort); 0: any free one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other key; may be repeated.")

@@ -64,7 +64,7 @@ def _asked(session: Session, body: Any, topic: str) -> tuple[TxnId, TxnAction, s
     except InvalidName as error:
         raise Refusal(ServerError.InvalidTopicName, str(error)) from None
     if not name.is_persistent or not services.catalog.exists(name):
-        raise Refusal(ServerError.TopicNotFound, f"{name} is not there")
+        raise Refusal(ServerError.TopicNotFound, f"{name} does not exist")
     txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
     if not is_external(txn_id):
         text = f"{txn_id} is of a coordinator of this broker, which alone ends it here; send END_TXN"

@@ -16,21 +16,22 @@ from typing import Any, Final, cast
 from pulsar_txn.client.errors import (
     ConnectionLost,
     OperationTimeout,
+    OutOfOrderSequence,
     PulsarError,
     RemoteProtocolError,
+    UnknownError,
     UnsupportedVersionError,
 )
 from pulsar_txn.client.net.authentication import Authentication, current_data
 from pulsar_txn.client.net.requests import Requests, Waiter
 from pulsar_txn.client.net.runtime import Runtime
-from pulsar_txn.client.net.server_errors import from_send_error, from_server
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.sides import ConnectionListener, ConsumerSide, ProducerSide
 from pulsar_txn.wire import hot, hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import FRAME_PADDING, MAX_MESSAGE_SIZE, NAMES, FrameReader, command, decode_command, frame_type
-from pulsar_txn.wire.ids import coordinator_of
+from pulsar_txn.wire.ids import TxnId, coordinator_of, signed64
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
@@ -51,6 +52,32 @@ _SEND_RECEIPT: Final = 7
 _MESSAGE: Final = 9
 _ACK_RESPONSE: Final = 38
 _NOT_PULSAR: Final = "is this the binary port (6650, or 6651 with pulsar+ssl://) of a Pulsar broker or proxy?"
+
+
+def _all_classes(cls: type[PulsarError]) -> list[type[PulsarError]]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _all_classes(sub))]
+
+
+_BY_CODE: Final[dict[int, type[PulsarError]]] = {
+    int(cls.__dict__["code"]): cls for cls in _all_classes(PulsarError) if cls.__dict__.get("code") is not None
+}
+
+
+def from_server(
+    code: int, message: str, *, endpoint: str | None = None, txn_id: TxnId | None = None, maybe_processed: bool = False
+) -> PulsarError:
+    """The error that a ServerError code of an answer represents; a code newer than this client becomes UnknownError."""
+    cls = _BY_CODE.get(code, UnknownError)
+    return cls(message, endpoint=endpoint, txn_id=txn_id, maybe_processed=maybe_processed)
+
+
+def from_send_error(body: Any, endpoint: str) -> PulsarError:
+    """The error of a SEND_ERROR."""
+    if not body.HasField("expected_sequence_id"):
+        return from_server(body.error, body.message, endpoint=endpoint)
+    error = OutOfOrderSequence(body.message, endpoint=endpoint)
+    error.expected_sequence_id = signed64(body.expected_sequence_id)
+    return error
 
 
 class Connection(asyncio.Protocol):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import queue
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
-from pulsar_txn.client._validation import validate_methods
+from pulsar_txn.client._validation import validate_methods, validate_whole
 from pulsar_txn.client.loop.options import PipelineResult
-from pulsar_txn.client.sync.handler_calls import HandlerCalls
+from pulsar_txn.client.net.runtime import Future, WorkerThread
+from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import within
 from pulsar_txn.client.txn.transactions import Attempts
@@ -20,6 +22,54 @@ T = TypeVar("T")
 
 STOP_POLL_SECONDS: Final = 0.05
 """Interval at which a pipeline looks for a request to stop."""
+
+
+class HandlerCalls:
+    """Calls that a loop wants made, and threads that make them: the one that serves, and `threads - 1` beside it."""
+
+    def __init__(self, threads: int) -> None:
+        validate_whole("concurrency", threads)
+        self._threads = max(1, threads)
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._raised: BaseException | None = None
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """On the loop: what it returns or raises, called by one of the threads."""
+        answer: Future[T] = Future()
+        self._calls.put((answer, function, args))
+        return await asyncio.wrap_future(answer)
+
+    def serve(self) -> None:
+        """Make the calls, here and in the threads beside, until `end`.
+
+        What is not an Exception (SystemExit, KeyboardInterrupt) ends it and is raised here, whichever thread it came up in.
+        """
+        for number in range(1, self._threads):
+            thread = WorkerThread(f"pulsar-txn-handler-{number}")
+            thread.submit(self._serve_in_thread)
+            thread.stop()
+        while (call := self._calls.get()) is not None:
+            try:
+                answer(*call)
+            except BaseException:
+                self.end()
+                raise
+        if self._raised is not None:
+            raise self._raised
+
+    def end(self) -> None:
+        """Have the threads stop after the call that they are at. Idempotent."""
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+    def _serve_in_thread(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                answer(*call)
+            except BaseException as error:  # noqa: BLE001 - the thread that serves raises it
+                self._raised = error
+                self.end()
+                return
 
 
 class Stop(Protocol):

@@ -201,7 +201,7 @@ async def _localrun(told: argparse.Namespace) -> None:
 
 
 def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    logger.info("ending when what was taken is finished; a second signal ends at once")
+    logger.info("ending after the messages in hand; a second signal ends at once")
     stop.set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)

@@ -73,7 +73,7 @@ def _module(name: str, py: str | None) -> ModuleType:
     if py is not None:
         path = Path(py).resolve()
         if not path.exists():
-            raise InvalidConfiguration(f"py: {py} is not there")
+            raise InvalidConfiguration(f"py: {py} does not exist")
         if path.suffix == ".py" and name == path.stem:
             return _module_of_file(name, path)
         place = str(path.parent if path.suffix == ".py" else path)

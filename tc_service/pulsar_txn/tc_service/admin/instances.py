@@ -212,7 +212,7 @@ class _OtherAnswers:
         try:
             return json.loads(answer.body)
         except ValueError:
-            raise Unanswered(f"{url} answers what is not JSON") from None
+            raise Unanswered(f"{url} answered, but not with JSON") from None
 
     async def all(self, path: str) -> dict[str, Any]:
         """The answers of those that have one, by URL; the others are among the missing then."""

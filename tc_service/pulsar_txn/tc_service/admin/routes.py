@@ -88,7 +88,7 @@ async def _ready(request: web.Request) -> web.Response:
         return await _health(request)
     all_of_them = range(len(service.coordinators))
     if not all_of_them:
-        return failed(503, "the coordinators are not there yet; retry")
+        return failed(503, "the coordinators are not ready yet; retry")
     recovering = [
         each
         for each in all_of_them

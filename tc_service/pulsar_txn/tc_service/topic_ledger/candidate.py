@@ -125,7 +125,7 @@ class Candidate:
                 return await self._subscription.make()
             except PulsarError as error:
                 self._check_final(error)
-                logger.log(level_of(failures), "%s is not there yet: %s", self._topic, error)
+                logger.log(level_of(failures), "%s does not exist yet: %s", self._topic, error)
             await asyncio.sleep(pause_seconds(failures))
             failures += 1
 

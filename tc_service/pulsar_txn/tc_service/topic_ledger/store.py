@@ -310,7 +310,7 @@ class TopicStore:
         self._failure = LogClosed("the store was closed")
         for result in await asyncio.gather(*(log.close() for log in list(self._logs.values())), return_exceptions=True):
             if isinstance(result, Exception):
-                logger.warning("a log was closed, and what was appended last may not be in it: %s", result)
+                logger.warning("a log was closed, and its last records may be missing: %s", result)
         await self._shared.close()
         await self._brokers.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from google.protobuf.message import DecodeError
 
 from pulsar_txn.client.errors import MessagesMissing, PulsarError
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.consistent.chunk_trail import ChunkTrail
 from pulsar_txn.client.receive.consistent.half_topic import SampledEnds
 from pulsar_txn.client.receive.consistent.planner import Planner, Shown
 from pulsar_txn.client.receive.consistent.position import PartitionPlace
@@ -24,7 +24,7 @@ from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header, split_entry
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import EARLIEST, MessageId
+from pulsar_txn.wire.ids import EARLIEST, MessageId, Position
 
 logger = logging.getLogger("pulsar_txn.client.consistent_reader")
 
@@ -37,6 +37,49 @@ AHEAD: Final = 10_000
 _IDLE_SECONDS: Final = 60.0
 _SLOWER: Final = 1.5
 _SLOWEST: Final = 10.0
+
+
+_PENDING: Final = 1000
+"""Incomplete messages in chunks whose beginnings are known; the oldest is forgotten for one more."""
+
+
+class ChunkTrail:
+    """Follows the chunks as a consumer puts them together, without their payload."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, tuple[Position, int]] = {}
+        self._whole: deque[tuple[Position, Position]] = deque()
+
+    def add(self, position: Position, metadata: pb.MessageMetadata) -> bool:
+        """A chunk comes next; whether a message is complete with it."""
+        uuid, number = metadata.uuid, metadata.chunk_id
+        if number == 0:
+            self._pending.pop(uuid, None)
+            if len(self._pending) >= _PENDING:
+                del self._pending[next(iter(self._pending))]
+            self._pending[uuid] = (position, 0)
+        known = self._pending.get(uuid)
+        if known is None or number > known[1]:
+            self._pending.pop(uuid, None)
+            return False
+        if number < known[1]:
+            return False  # the producer sent it twice
+        first, _ = self._pending[uuid] = (known[0], number + 1)
+        if number + 1 < metadata.num_chunks_from_msg:
+            return False
+        del self._pending[uuid]
+        self._whole.append((position, first))
+        return True
+
+    def begin(self, after: Position) -> Position | None:
+        """The place where reading has to begin so that messages that end after `after` are whole; None: after it.
+
+        `after` grows.
+        """
+        while self._whole and self._whole[0][0] <= after:
+            self._whole.popleft()
+        firsts = [*(first for _, first in self._whole), *(first for first, _ in self._pending.values())]
+        return min((first for first in firsts if first <= after), default=None)
 
 
 class Scout:

@@ -255,7 +255,7 @@ async def _follow(
         except WorkerReplaced:
             raise
         except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
-            logger.warning("the broker does not say what is to run: %s; asking again", error)
+            logger.warning("the broker does not list the functions to run: %s; asking again", error)
             await asyncio.sleep(PAUSE_SECONDS)
             continue
         known.set()

@@ -493,7 +493,7 @@ def _write(node: Node) -> Convert | None:
 
 def _symbol(node: Node, value: str) -> str:
     if value not in node.symbols:
-        raise ValueError(f"{value!r} is none of {', '.join(sorted(node.symbols))}")
+        raise ValueError(f"{value!r} is not one of {', '.join(sorted(node.symbols))}")
     return value
 
 
