@@ -346,13 +346,15 @@ class Broker:
         return "", participant
 
     def _end_participant(self, effect: TellParticipant, answer: Answer) -> None:
-        place = effect.participant
-        if place.subscription is None:
-            self.end_on_partition(place.topic, effect.txn_id, effect.action, effect.low_watermark, answer)
-        else:
-            self.end_on_subscription(
-                place.topic, place.subscription, effect.txn_id, effect.action, effect.low_watermark, answer
-            )
+        place, end = effect.participant, (effect.txn_id, effect.action, effect.low_watermark, answer)
+        try:
+            if place.subscription is None:
+                self.end_on_partition(place.topic, *end)
+            else:
+                self.end_on_subscription(place.topic, place.subscription, *end)
+        except Exception as error:  # a fault of one topic keeps only its own transactions waiting
+            _logger.exception("%s of %s at %s failed", effect.action.name, effect.txn_id, place)
+            answer(None, ServerError.UnknownError, f"{type(error).__name__}: {error}")
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """End a transaction on a topic partition; a topic that is not there has nothing to end."""
