@@ -143,6 +143,15 @@ async def test_a_tie_that_is_lost_while_its_owner_is_told_is_made_again_once():
         assert len(broker.all("lookupTopic")) == 4
 
 
+async def test_a_tie_that_is_attached_answers_without_a_timer(monkeypatch):
+    async with fake_client(FakeBroker()) as client:
+        owner = Owner(client.inside)
+        await owner.attach(Retries(client.inside, "opening"))
+        # A timer would be made for each acknowledgement, and the loop keeps a cancelled one with the context of its caller.
+        monkeypatch.setattr(asyncio, "timeout_at", None)
+        assert await owner.tie.connected("acknowledge") is owner.tie.connection
+
+
 async def test_a_closed_tie_ends_its_attempts_and_tells_who_waits():
     broker = FakeBroker()
     async with fake_client(broker) as client:

@@ -165,7 +165,7 @@ async def test_a_process_that_is_killed_between_publishing_and_commit_loses_and_
         ((), "inputs"),
         (("--inputs", "a"), "className"),
         (("--inputs", "a", "--classname", "no_such.Thing"), "no_such"),
-        (("--inputs", "a", "--classname", "x", "--py", "/no/such/file.py"), "not there"),
+        (("--inputs", "a", "--classname", "x", "--py", "/no/such/file.py"), "does not exist"),
         (("--inputs", "a", "--classname", "x", "--processing-guarantees", "TWICE"), "processingGuarantees"),
         (("--inputs", "a", "--classname", "x", "--user-config", "{"), "--user-config"),
         (("--client-auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationAthenz"), "token, basic and TLS are"),

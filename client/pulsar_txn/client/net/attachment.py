@@ -124,6 +124,8 @@ class Attachment:
 
         Raises what ended the tie for ever, AlreadyClosed after `close`.
         """
+        if self.connection is not None:
+            return self.connection  # without a timer, which would keep the context of the caller for a while
         seconds = self.core.settings.operation_timeout
         try:
             async with asyncio.timeout_at(self.core.runtime.monotonic() + seconds):
