@@ -87,7 +87,23 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+class _ToldAtOnce:
+    """Prints a failure when it happens: a run that is ended by its limit has no summary."""
+
+    def __init__(self, terminal: Any) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            told = getattr(getattr(report.longrepr, "reprcrash", None), "message", None) or str(report.longrepr)
+            self._terminal.write_line(f"\nFAILED at {report.when}: {report.nodeid}: {told.strip()[:1000]}")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_ToldAtOnce(terminal), "told-at-once")
     given = getattr(config, "workerinput", {}).get("servers")
     config.stash[_SESSION_DIR] = Path(given) if given else _new_session_dir()
 
@@ -108,10 +124,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_sampled(item: pytest.Item) -> bool:
     """Whether a newer stock version is enough of a sample: what is asked there does not differ by the server's version."""
-    return item.nodeid.startswith(pieces.SAMPLED) and any(older in item.name for older in targets.stock_names()[:-1])
+    older = [name.removeprefix("stock-") for name in targets.stock_names()[:-1]]
+    return item.nodeid.startswith(pieces.SAMPLED) and any(version in item.name for version in older)
 
 
 def _rank(item: pytest.Item) -> int:
+    if item.nodeid.startswith(pieces.LAST):
+        return len(pieces.LONG) + 1
     return next((rank for rank, long in enumerate(pieces.LONG) if item.nodeid.startswith(long)), len(pieces.LONG))
 
 

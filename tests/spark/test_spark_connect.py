@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import spark_local
+import spark_python
 import spark_totals
 from targets import Target, lacking
 from visible import read_all
@@ -70,7 +71,10 @@ def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic
     spark_local.prepare_environment()
     asyncio.run(fill(pulsar.service_url, topic))
     arguments = json.dumps([pulsar.service_url, topic, str(tmp_path), str(Path(spark_local.__file__).parent)])
-    environment = os.environ | {"SPARK_CONF_DIR": str(spark_local.defaults_in(tmp_path / "conf"))}
+    environment = os.environ | {
+        spark_python.WITH_PANDAS: "1",
+        "SPARK_CONF_DIR": str(spark_local.defaults_in(tmp_path / "conf")),
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, arguments], env=environment, capture_output=True, text=True, timeout=500, check=False
     )

@@ -23,16 +23,21 @@ SAMPLED: Final = (
     "tests/broker/",
     "tests/client/",
     "tests/client_on_servers/",
+    "tests/conformance/test_own_servers.py::test_a_server_without_transactions",
+    "tests/conformance/test_own_servers.py::test_one_transaction_too_many",
     "tests/faults/",
     "tests/house/",
     "tests/outbox/",
     "tests/spark/",
     "tests/tc_service/test_beside_stock.py",
+    "tests/tc_service/test_doctor_on_other_clusters.py",
     "tests/tc_service/test_doctor_on_stock.py",
+    "tests/tc_service/test_front_on_stock.py",
     "tests/tc_service/test_instances_on_stock.py",
     "tests/tc_service/test_lost_logs_on_stock.py",
     "tests/tc_service/test_pipelines_beside_stock.py",
     "tests/tc_service/test_topic_ledger",
+    "tests/tc_service/test_watching_beside_stock.py",
 )
 """Folders and files whose tests run on the newest stock version, and on the others in `make soak`: faults that the tests
 inject, what is lost or killed on our side, and what the client does by itself.
@@ -44,7 +49,6 @@ LONG: Final = (
     *SPARK_SESSION,
     REAL_CLUSTER,
     "tests/tc_service/test_beside_stock.py",
-    "tests/spark/test_spark_connect.py",
     "tests/spark/test_spark_speculation.py",
     "tests/conformance/test_own_servers.py",
     "tests/chain",
@@ -61,3 +65,8 @@ LONG: Final = (
     "tests/client/test_compat_programs.py",
 )
 """Longest first, by what they took in CI; then what waits for servers, so that what only computes fills the gaps."""
+
+LAST: Final = ("tests/spark/test_spark_connect.py",)
+"""For the end, when less goes on: Spark gives a Python process ten seconds to begin, and that of Spark Connect imports for half
+of them on an idle machine.
+"""

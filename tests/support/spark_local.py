@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-import sys
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import spark_python
 from targets import lacking
 
 from pulsar_txn.pipeline.java import JavaNotFoundError, find_java
@@ -21,7 +25,14 @@ def prepare_environment() -> None:
         lacking("spark", str(error))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LAUNCHER_OPTS"] = _QUICK_JAVA  # of the Java that puts the command of the driver's Java together
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_workers_python())
+
+
+@cache
+def _workers_python() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="pulsar-txn-python-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return spark_python.executable_in(folder)
 
 
 # Its Java lives for seconds: what the optimising compiler would take is never earned back.
