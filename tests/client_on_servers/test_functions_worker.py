@@ -15,6 +15,7 @@ import pytest
 import stock_install
 from click.testing import CliRunner
 from command_line import pulsar_txn
+from other_languages import java_program
 from our_broker import OurBroker
 from targets import lacking
 
@@ -140,13 +141,10 @@ def test_where_no_broker_answers_a_command_ends_with_code_69():
 
 @pytest.mark.timeout(180)
 async def test_pulsar_admins_own_library_manages_a_python_function(broker, tmp_path):
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose admin library could be run")
     written(tmp_path)
     async with AsyncClient(broker.service_url) as client:
         await (await client.create_producer("words")).send(b"a")
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{homes[-1]}/lib/*", str(PROBE), broker.admin_url]
+    command = [*java_program(PROBE, stock_install.VERSIONS[-1]), broker.admin_url]
     run = [*command, str(tmp_path / "exclaim.py"), "words", "exclamations"]
     said = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=120, check=False)
     lines = [line for line in said.stdout.splitlines() if "=" in line and " " not in line.partition("=")[0]]

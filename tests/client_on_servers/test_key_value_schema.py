@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 import stock_install
+from other_languages import java_program
 from schema_samples import Point, PointWithName
-from targets import Target, lacking
+from targets import Target
 
 from pulsar_txn.client import (
     AvroSchema,
@@ -164,15 +164,12 @@ def test_the_sync_client_sends_and_receives_them(pulsar, topic, encoding):
 @BOTH
 @pytest.mark.timeout(180)
 def test_javas_client_reads_ours_and_we_read_its(stock_pulsar: Target, topic: str, encoding: KeyValueEncoding):
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose Java client could be run")
     sent = [KeyValue("a", 1), KeyValue("ä", -2), KeyValue("gone", None)]
     with sync.Client(stock_pulsar.service_url) as client:
         producer = client.create_producer(f"{topic}-ours", schema=pairs(encoding))
         for pair in sent:
             producer.send(pair)
-        command = ["java", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
+        command = java_program(PROBE, stock_install.VERSIONS[-1])
         arguments = [stock_pulsar.service_url, encoding.value, f"{topic}-java", f"{topic}-ours"]
         said = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, encoding="utf-8")
         assert [line for line in said.stdout.splitlines() if "=" in line][-3:] == ["a=1", "ä=-2", "gone=null"]

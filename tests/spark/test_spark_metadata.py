@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import itertools
 import logging
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import stock_install
+from other_languages import java_program
 from pyspark.sql.types import BinaryType
-from targets import Target, lacking
+from targets import Target
 from typed_rows import read, struct, write
 
 from pulsar_txn.client import AsyncClient
@@ -155,16 +155,13 @@ def test_keys_of_any_bytes_come_back(pulsar: Target, topic: str) -> None:
 
 @pytest.mark.timeout(180)
 def test_binary_keys_are_those_of_javas_client(pulsar: Target, topic: str) -> None:
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose Java client could be run")
     url, columns = pulsar.service_url, struct(key=BinaryType(), value=BinaryType())
     rows = [{"key": key, "value": b"v"} for key in (b"\xff\x00\xfe", b"text", bytes(range(256)))]
     write(url, f"{topic}-ours", columns, rows)
     pairs = {"schema": "bytes", "keySchema": "bytes", "keyValueEncoding": "SEPARATED"}
     write(url, f"{topic}-our-pairs", columns, rows[:1], **pairs)
     probe = Path(__file__).parents[1] / "support" / "BinaryKeyProbe.java"
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{homes[-1]}/lib/*", str(probe), url]
+    command = [*java_program(probe, stock_install.VERSIONS[-1]), url]
     topics = [f"{topic}-{name}" for name in ("java", "java-pairs", "ours", "our-pairs")]
     said = subprocess.run([*command, *topics], check=True, capture_output=True, text=True).stdout
     keys = ["true ff00fe", f"false {b'text'.hex()}", f"true {bytes(range(256)).hex()}", "true ff00fe"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -22,6 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.struct_pb2 import Struct
+from other_languages import java_program
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     TimestampType,
     TimeType,
 )
-from targets import Target, lacking
+from targets import Target
 from typed_rows import read, struct, write
 
 from pulsar_txn.client import AsyncClient
@@ -342,10 +342,7 @@ KEYS: dict[str, tuple[DataType, Any]] = {"inline": (LEG, JAVAS["legs"][0]), "sep
 
 @pytest.mark.timeout(180)
 def test_javas_client_reads_what_the_sink_writes_and_writes_what_the_source_reads(pulsar: Target, topic: str) -> None:
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose Java client could be run")
-    command = ["java", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
+    command = java_program(PROBE, stock_install.VERSIONS[-1])
 
     def java(what: str) -> list[str]:
         done = subprocess.run(

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import stock_install
-from targets import lacking
+from other_languages import java_program
 
 _PROBE: Final = Path(__file__).with_name("FrontProbe.java")
 _FIRST: Final = 1 << 40
-
-
-def _java(version: str, program: Path) -> list[str]:
-    """The command that runs a probe with the client of this version of Pulsar."""
-    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"), key=lambda home: home.name.endswith(version))
-    if not homes or shutil.which("java") is None:
-        lacking("pulsar", "no unpacked Pulsar whose client could be run")
-    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{homes[-1]}/lib/*", str(program)]
 
 
 @asynccontextmanager
@@ -30,8 +20,9 @@ async def probe(
     version: str, *arguments: str, let_in: Mapping[str, str] | None = None, program: Path = _PROBE
 ) -> AsyncIterator[asyncio.StreamReader]:
     """A run of a probe; its output. `let_in`: PROBE_TOKEN and PROBE_TRUST, where clients have to say who they are."""
+    command = await asyncio.to_thread(java_program, program, version)
     process = await asyncio.create_subprocess_exec(
-        *_java(version, program),
+        *command,
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -17,7 +17,7 @@ from typing import Final
 from stock_install import built_beside, cache_dir, install, java_says, locked, missing_tools
 from targets import lacking
 
-_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms32m", "-Xmx128m")
+_JAVA: Final = ("-Dfile.encoding=UTF-8", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms32m", "-Xmx128m")
 _COMPILER: Final = ("-m", "jdk.compiler/com.sun.tools.javac.Main", "-proc:none", "-XDignore.symbol.file")
 OLDEST_GO: Final = (1, 21)
 """Since then `go` fetches by itself the Go that a module asks for, as a module."""
