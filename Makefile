@@ -12,7 +12,7 @@ PY      := $(BIN)/python
 READY   := $(VENV)/.ready
 FLIGHTS ?= jan
 TESTS   ?= tests
-WORKERS ?= 4
+WORKERS ?= 3
 ARGS    ?=
 BENCH   ?= bench
 

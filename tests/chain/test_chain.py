@@ -16,7 +16,8 @@ SEED = int(os.environ.get("CHAIN_SEED") or random.SystemRandom().randrange(10**6
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=0)  # a message that is lost once is lost: another run proves nothing about this one
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("phase", [pytest.param("calm", marks=pytest.mark.soak), "kills"])
+@pytest.mark.soak  # ours are in the next one as well
+@pytest.mark.parametrize("phase", ["calm", "kills"])
 def test_what_goes_into_three_hops_of_transactions_comes_out_once(phase, tmp_path, capfd):
     failed = run_chain.main(["--seed", str(SEED), "--seconds", "10", "--phases", phase, "--folder", str(tmp_path)])
     assert not failed, capfd.readouterr().out

@@ -48,7 +48,7 @@ def wait_for(report: Path, name: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_when_it_is_interrupted_every_process_of_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     report = tmp_path / "report"
     program = start(report)

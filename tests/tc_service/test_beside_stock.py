@@ -172,6 +172,7 @@ async def test_the_timeline_of_a_commit_says_that_a_topic_of_it_was_deleted(stoc
     assert told == {lost: True, kept: False}
 
 
+@pytest.mark.soak  # the fault run on real clusters has two of them, and kills them as well
 async def test_an_exactly_once_bridge_between_two_clusters_lives_through_kills_of_everything(tmp_path: Path) -> None:
     """The coordinator amid a commit, the bridge itself, and a whole cluster; the other cluster is never asked to wait."""
     topic, count = name(), 600

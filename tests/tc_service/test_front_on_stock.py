@@ -8,7 +8,6 @@ from collections import Counter
 
 import pulsar as official
 import pytest
-import stock_install
 from front_probe import check_stories, probe, said
 from official_reading import read_officially
 from our_coordinator import OurCoordinator
@@ -41,18 +40,10 @@ async def test_java_commits_aborts_conflicts_and_times_out_as_with_the_brokers_o
     check_stories(lines, COORDINATORS)
 
 
-def sampled(pulsar: Target) -> None:
-    """One version is enough of a sample."""
-    if pulsar.version == stock_install.TARBALL_VERSION and "PULSAR_TXN_SOAK" not in os.environ:
-        pytest.skip("make soak runs it on this version too")
-
-
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.soak)])
 async def test_java_moves_each_message_once_whenever_the_coordinator_is_killed(
     stock_pulsar: Target, topic: str, kills: int
 ) -> None:
-    if kills == 2:
-        sampled(stock_pulsar)
     count = 50 * kills
     before, after = f"{topic}-in", f"{topic}-out"
     with Fronted(stock_pulsar) as coordinator:
@@ -84,8 +75,6 @@ def fill(service_url: str, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_the_official_client_sends_and_receives_small_and_large(stock_pulsar: Target, topic: str, stays: bool) -> None:
-    if stays:
-        sampled(stock_pulsar)
     big = os.urandom(3 << 20)
     with Fronted(stock_pulsar, frontKeepsProxyThroughServiceUrl=str(stays).lower()) as coordinator:
         client = official.Client(coordinator.front_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
