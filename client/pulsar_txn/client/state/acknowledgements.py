@@ -129,6 +129,7 @@ class Units:
             # What it acknowledged is pending until its end, and what follows must not overtake it.
             self._owners.release(share.held)
             if share.first is not None:
+                self._redelivery.drop_queued()
                 self._redelivery.keep_back_until(share.first, wait=max(seconds_left or 0.0, 0.0) + COORDINATOR_SLACK)
         else:
             self._return_held(share, copies, now)

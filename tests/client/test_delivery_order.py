@@ -1,0 +1,50 @@
+"""Order of what is handed out on Exclusive and Failover: one test for each fault that the models of brokers have found.
+
+Each one plays the moves of `delivery_world` that showed the fault, and judges what the program has got then.
+"""
+
+from __future__ import annotations
+
+from delivery_world import Move, World
+from dispatcher_models import OURS, OrderedDispatcher
+
+
+def play(world: World, *moves: Move) -> None:
+    """Let these happen; each of them is possible then."""
+    for move in moves:
+        assert move in list(world.moves()), move
+        world.do(move)
+
+
+def delivered(kind: str, sizes: list[int], limit: int = 6) -> World:
+    """A world in which all entries were published, sent and received, and wait for the program."""
+    world = World(OrderedDispatcher(kind, sizes, limit))
+    world.goes()
+    for _ in sizes:
+        world.do(("publish",))
+    arrives(world)
+    assert [(entry, index) for entry, index, _ in world.queue] == list(world.messages())
+    return world
+
+
+def arrives(world: World) -> None:
+    """Frames arrive, and reads end, until none is under way."""
+    while True:
+        if world.to_broker:
+            world.goes()
+        elif world.broker.to_client:
+            world.comes()
+        elif moves := list(world.broker.moves()):
+            world.broker.move(moves[-1])
+        else:
+            return
+
+
+def test_what_follows_messages_of_a_unit_that_acknowledged_and_then_aborts_waits_for_them():
+    world = delivered(OURS, [0, 0, 0])
+    play(world, ("work", -1), ("ack in", 0))
+    arrives(world)
+    play(world, ("abort", 0))
+    assert ("ack",) not in list(world.moves()), "the second message would be handed out before the first one"
+    world.heal()
+    world.judge()
