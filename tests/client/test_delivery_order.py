@@ -48,3 +48,28 @@ def test_what_follows_messages_of_a_unit_that_acknowledged_and_then_aborts_waits
     assert ("ack",) not in list(world.moves()), "the second message would be handed out before the first one"
     world.heal()
     world.judge()
+
+
+def gives_up_after_an_acknowledgement(sizes: list[int]) -> World:
+    """A world whose program puts off the first message, and whose unit acknowledges the second one and then aborts."""
+    world = delivered(OURS, sizes)
+    play(world, ("nack",), ("work", -1), ("ack in", 0))
+    arrives(world)
+    play(world, ("abort", 0), ("wait",))
+    arrives(world)
+    return world
+
+
+def test_an_earlier_message_that_the_program_put_off_does_not_end_the_waiting_for_those_of_a_unit():
+    world = gives_up_after_an_acknowledgement([0, 0, 0])
+    play(world, ("ack",))
+    assert ("ack",) not in list(world.moves()), "the third message would be handed out before the second one"
+    world.heal()
+    world.judge()
+
+
+def test_an_earlier_message_of_the_same_batch_does_not_end_the_waiting_for_those_of_a_unit():
+    world = gives_up_after_an_acknowledgement([3])
+    assert ("ack",) not in list(world.moves()), "the third message would be handed out before the second one"
+    world.heal()
+    world.judge()

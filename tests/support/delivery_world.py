@@ -175,7 +175,7 @@ class World:
                 return
         delivery, live = machine.admit(position, size, live)
         messages = [(entry, index, delivery) for index in indexes(live, size)]
-        if messages and machine.admits(position, messages[0][1], len(messages)):
+        if messages and machine.admits(position, live, len(messages)):
             self.queue.extend(messages)
         machine.give_permits_back((size or 1) - len(messages))
 

@@ -479,7 +479,7 @@ class PartitionConsumer:
         if messages and self._is_buried(entry, messages):
             messages = []
         skipped = len(rows) - len(messages)
-        if messages and self.machine.admits(entry.position, messages[0].index, len(messages)):
+        if messages and self.machine.admits(entry.position, live, len(messages)):
             self.inbox.put(messages)
         if skipped:
             self.machine.give_permits_back(skipped)

@@ -301,9 +301,9 @@ class DeliveryMachine:
                 self.redelivery.rewinds.forget(position)  # acknowledged, or on its way to be
         return delivery, live
 
-    def admits(self, position: Position, index: int, count: int) -> bool:
-        """True if messages that begin at a place may be handed out; else they come again."""
-        return self.redelivery.admits(position, index, count)
+    def admits(self, position: Position, bits: int, count: int) -> bool:
+        """True if these messages of an entry may be handed out; else they come again."""
+        return self.redelivery.admits(position, bits, count)
 
     def waits(self, position: Position) -> None:
         """An entry waits for its key, and comes once more from here."""

@@ -356,18 +356,21 @@ class Redelivery:
             self._effects.append(StopTimer(Timer.ORDER))
         self._first = self._asking = None
 
-    def admits(self, position: Position, index: int, count: int) -> bool:
-        """True if messages may be handed out that begin at a place. The first ones that may end the waiting.
+    def admits(self, position: Position, bits: int, count: int) -> bool:
+        """True if these messages of an entry may be handed out; else they come again. The first one ends the waiting.
 
-        Those that may not come again.
+        What is before it, and was put off by the program, says nothing of it.
         """
         if self._first is None:
             return True
-        if (position, index) > self._first:
-            self._withheld += count
-            return False
-        self.keep_nothing_back()
-        return True
+        first, index = self._first
+        if position == first and bits & bit_of(index):
+            self.keep_nothing_back()
+            return True
+        if position < first:
+            return True
+        self._withheld += count
+        return False
 
     def settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """The program has settled these itself; if what was waited for is among them, something else comes first."""
