@@ -36,6 +36,8 @@ WEIGHTS: Final = {
     "end": 3,
     "tell": 0.5,
     "late": 1,
+    "apply": 0.5,
+    "early": 1,
     "leave": 0.4,
     "elsewhere": 0.2,
     "cut": 0.2,

@@ -6,7 +6,7 @@ Each one plays the moves of `delivery_world` that showed the fault, and judges w
 from __future__ import annotations
 
 from delivery_world import Move, World
-from dispatcher_models import OURS, OrderedDispatcher
+from dispatcher_models import NEW, OURS, OrderedDispatcher
 
 
 def play(world: World, *moves: Move) -> None:
@@ -16,9 +16,9 @@ def play(world: World, *moves: Move) -> None:
         world.do(move)
 
 
-def delivered(kind: str, sizes: list[int], limit: int = 6) -> World:
+def delivered(kind: str, sizes: list[int], *, chunks: dict[int, tuple[str, int, int]] | None = None) -> World:
     """A world in which all entries were published, sent and received, and wait for the program."""
-    world = World(OrderedDispatcher(kind, sizes, limit))
+    world = World(OrderedDispatcher(kind, sizes, len(sizes)), chunks=chunks)
     world.goes()
     for _ in sizes:
         world.do(("publish",))
@@ -71,5 +71,14 @@ def test_an_earlier_message_that_the_program_put_off_does_not_end_the_waiting_fo
 def test_an_earlier_message_of_the_same_batch_does_not_end_the_waiting_for_those_of_a_unit():
     world = gives_up_after_an_acknowledgement([3])
     assert ("ack",) not in list(world.moves()), "the third message would be handed out before the second one"
+    world.heal()
+    world.judge()
+
+
+def test_what_was_kept_back_comes_again_behind_what_it_waited_for():
+    world = delivered(NEW, [0, 0, 0])
+    play(world, ("work", -1), ("commit", 0), ("go",), ("cut",))
+    arrives(world)  # a stock broker refuses the acknowledgement that is sent again, so that the unit is given up
+    play(world, ("wait",), ("tell",))
     world.heal()
     world.judge()

@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 from dispatcher_models import MARKER, OURS, OrderedDispatcher, SharedDispatcher, whole
 
-from pulsar_txn.client.errors import TransactionConflict
+from pulsar_txn.client.errors import TransactionConflict, TransactionStateError
 from pulsar_txn.client.state import effects as do
 from pulsar_txn.client.state.acknowledgements import Request, Share
 from pulsar_txn.client.state.delivery import DeliveryMachine, DeliveryOptions
@@ -94,6 +94,8 @@ class World:
         """Ends on their way to the coordinator."""
         self.late: list[tuple[TxnAction, Work, float]] = []
         """Ends that were answered, and which the subscription has not heard of; and since when."""
+        self.early: list[tuple[TxnAction, Work]] = []
+        """Ends that the subscription has heard of, and whose answers are on their way."""
         self.elsewhere: list[Work] = []
         """Units that others end."""
         self.timers: dict[object, tuple[float, int]] = {}
@@ -316,7 +318,10 @@ class World:
         message = self.takes()
         entry, index, delivery = message
         self.put_off.add((entry, index))
-        self.machine.negatively_acknowledge(((7, entry), index, self.broker.sizes[entry]), delivery, message, 0.2, self.now)
+        try:
+            self.machine.negatively_acknowledge(((7, entry), index, self.broker.sizes[entry]), delivery, message, 0.2, self.now)
+        except TransactionStateError:  # a second copy, after a cut
+            self.put_off.discard((entry, index))
         self.perform()
 
     def forgets(self) -> None:
@@ -410,8 +415,11 @@ class World:
                 yield ("tell",)
             if self.ends[0][0] is TxnAction.COMMIT and self.left["unit"]:
                 yield ("leave",)
+            yield ("apply",)
         if self.late:
             yield ("late",)
+        if self.early:
+            yield ("early",)
         if self.elsewhere:
             yield from (
                 ("elsewhere", outcome, told) for outcome in (TxnAction.COMMIT, TxnAction.ABORT) for told in (False, True)
@@ -457,6 +465,11 @@ class World:
                 outcome, work = self.ends.popleft()
                 self.late.append((outcome, work, self.now))
                 self.is_told(outcome, work)
+            case ("apply",):
+                self.early.append(self.ends.popleft())
+                self.applied(*self.early[-1])
+            case ("early",):
+                self.is_told(*self.early.pop(0))
             case ("late",):
                 outcome, work, _ = self.late.pop(0)
                 self.applied(outcome, work)
@@ -507,6 +520,8 @@ class World:
                 self.goes()
             elif self.broker.to_client:
                 self.comes()
+            elif again := [each for each in self.broker.moves() if each[0] == "again"]:
+                self.broker.move(again[0])
             elif old:
                 index = self.broker.reads.index(old[0])
                 self.broker.move(("land" if old[0].end is None else "handle", index))
@@ -522,7 +537,7 @@ class World:
     def heal(self) -> None:
         """Nothing goes wrong any more: everything is published, received and acknowledged."""
         end = self.now + 100
-        while self.broker.unacked or self.to_broker or self.broker.published < len(self.broker.sizes):
+        while self.broker.unacked or self.to_broker or self.early or self.broker.published < len(self.broker.sizes):
             if self.broker.published < len(self.broker.sizes):
                 self.broker.publish()
             elif self.to_broker:
@@ -533,6 +548,8 @@ class World:
                 self.broker.move(moves[-1])
             elif self.late:
                 self.do(("late",))
+            elif self.early:
+                self.do(("early",))
             elif self.elsewhere:
                 self.do(("elsewhere", TxnAction.ABORT, False))
             elif self.ends:

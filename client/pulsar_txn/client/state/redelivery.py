@@ -116,6 +116,8 @@ class Redelivery:
         self._first: tuple[Position, int] | None = None
         """Entries that have to come before anything is handed out."""
         self._withheld = 0
+        self._kept_back: list[Position] = []
+        """Entries that came before the first ones, and have to come again."""
         self._asking: _Repeat | None = None
         """Requests for it; None while something settled it, and what comes first is asked for once more."""
         self._is_timed = False
@@ -166,7 +168,8 @@ class Redelivery:
 
     def queue_dropped(self, positions: Iterable[Position]) -> int:
         """These entries were queued; the permits of what was kept back, beside theirs."""
-        self.rewinds.come_again({*positions, *self._chunks.unsettled.owed})
+        self.rewinds.come_again({*positions, *self._kept_back, *self._chunks.unsettled.owed})
+        self._kept_back.clear()
         withheld, self._withheld = self._withheld, 0
         return withheld
 
@@ -370,6 +373,7 @@ class Redelivery:
         if position < first:
             return True
         self._withheld += count
+        self._kept_back.append(position)
         return False
 
     def settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
