@@ -8,6 +8,8 @@ from __future__ import annotations
 from delivery_world import Move, World
 from dispatcher_models import NEW, OURS, OrderedDispatcher
 
+from pulsar_txn.wire.ids import TxnAction
+
 
 def play(world: World, *moves: Move) -> None:
     """Let these happen; each of them is possible then."""
@@ -80,5 +82,14 @@ def test_what_was_kept_back_comes_again_behind_what_it_waited_for():
     play(world, ("work", -1), ("commit", 0), ("go",), ("cut",))
     arrives(world)  # a stock broker refuses the acknowledgement that is sent again, so that the unit is given up
     play(world, ("wait",), ("tell",))
+    world.heal()
+    world.judge()
+
+
+def test_a_message_in_chunks_that_waits_in_the_queue_comes_whole_after_a_rewind_without_a_word():
+    world = delivered(OURS, [0, 0, 0, 0], chunks={1: ("message", 0, 2), 2: ("message", 1, 2)})
+    play(world, ("work", -1), ("commit", 0))
+    arrives(world)
+    play(world, ("leave",), ("elsewhere", TxnAction.ABORT, False))
     world.heal()
     world.judge()

@@ -168,7 +168,8 @@ class Redelivery:
 
     def queue_dropped(self, positions: Iterable[Position]) -> int:
         """These entries were queued; the permits of what was kept back, beside theirs."""
-        self.rewinds.come_again({*positions, *self._kept_back, *self._chunks.unsettled.owed})
+        dropped = self._chunks.with_chunks([*positions, *self._kept_back])
+        self.rewinds.come_again({*dropped, *self._chunks.unsettled.owed})
         self._kept_back.clear()
         withheld, self._withheld = self._withheld, 0
         return withheld
