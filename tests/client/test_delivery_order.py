@@ -6,7 +6,7 @@ Each one plays the moves of `delivery_world` that showed the fault, and judges w
 from __future__ import annotations
 
 from delivery_world import Move, World
-from dispatcher_models import NEW, OURS, OrderedDispatcher
+from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
 
 from pulsar_txn.wire.ids import TxnAction
 
@@ -42,6 +42,14 @@ def arrives(world: World) -> None:
             return
 
 
+def refuses(world: World) -> None:
+    """A stock broker refuses an acknowledgement in a unit that is sent again, so that the unit is given up."""
+    while ("ack in", world.works[0]) not in [move[:2] for move in world.to_broker]:
+        world.goes()
+    play(world, ("go",), ("cut",))
+    arrives(world)
+
+
 def test_what_follows_messages_of_a_unit_that_acknowledged_and_then_aborts_waits_for_them():
     world = delivered(OURS, [0, 0, 0])
     play(world, ("work", -1), ("ack in", 0))
@@ -52,18 +60,12 @@ def test_what_follows_messages_of_a_unit_that_acknowledged_and_then_aborts_waits
     world.judge()
 
 
-def gives_up_after_an_acknowledgement(sizes: list[int]) -> World:
-    """A world whose program puts off the first message, and whose unit acknowledges the second one and then aborts."""
-    world = delivered(OURS, sizes)
-    play(world, ("nack",), ("work", -1), ("ack in", 0))
-    arrives(world)
-    play(world, ("abort", 0), ("wait",))
-    arrives(world)
-    return world
-
-
 def test_an_earlier_message_that_the_program_put_off_does_not_end_the_waiting_for_those_of_a_unit():
-    world = gives_up_after_an_acknowledgement([0, 0, 0])
+    world = delivered(NEW, [0, 0, 0])
+    play(world, ("nack",), ("work", -1), ("commit", 0))
+    refuses(world)
+    play(world, ("wait",), ("wait",))
+    arrives(world)
     play(world, ("ack",))
     assert ("ack",) not in list(world.moves()), "the third message would be handed out before the second one"
     world.heal()
@@ -71,7 +73,11 @@ def test_an_earlier_message_that_the_program_put_off_does_not_end_the_waiting_fo
 
 
 def test_an_earlier_message_of_the_same_batch_does_not_end_the_waiting_for_those_of_a_unit():
-    world = gives_up_after_an_acknowledgement([3])
+    world = delivered(OLD, [3])
+    play(world, ("nack",), ("work", -1), ("ack in", 0))
+    arrives(world)
+    play(world, ("abort", 0), ("tell",))
+    arrives(world)
     assert ("ack",) not in list(world.moves()), "the third message would be handed out before the second one"
     world.heal()
     world.judge()
@@ -79,8 +85,8 @@ def test_an_earlier_message_of_the_same_batch_does_not_end_the_waiting_for_those
 
 def test_what_was_kept_back_comes_again_behind_what_it_waited_for():
     world = delivered(NEW, [0, 0, 0])
-    play(world, ("work", -1), ("commit", 0), ("go",), ("cut",))
-    arrives(world)  # a stock broker refuses the acknowledgement that is sent again, so that the unit is given up
+    play(world, ("work", -1), ("commit", 0))
+    refuses(world)
     play(world, ("wait",), ("tell",))
     world.heal()
     world.judge()
@@ -91,5 +97,16 @@ def test_a_message_in_chunks_that_waits_in_the_queue_comes_whole_after_a_rewind_
     play(world, ("work", -1), ("commit", 0))
     arrives(world)
     play(world, ("leave",), ("elsewhere", TxnAction.ABORT, False))
+    world.heal()
+    world.judge()
+
+
+def test_what_a_server_brings_before_the_end_of_a_unit_is_told_waits_for_that():
+    world = delivered(OURS, [0, 0])
+    play(world, ("work", -1), ("ack in", 0))
+    arrives(world)
+    play(world, ("ack",), ("abort", 0), ("apply",))
+    arrives(world)  # the server has gone back without a word, and knows nothing of the acknowledgement that is collected
+    assert not world.queue
     world.heal()
     world.judge()

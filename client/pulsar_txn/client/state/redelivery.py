@@ -115,6 +115,8 @@ class Redelivery:
         self._keeps_order = keeps_order
         self._first: tuple[Position, int] | None = None
         """Entries that have to come before anything is handed out."""
+        self._is_shut = False
+        """True if it has to be asked for first: the broker may go back by itself, and bring what is pending or acknowledged."""
         self._withheld = 0
         self._kept_back: list[Position] = []
         """Entries that came before the first ones, and have to come again."""
@@ -346,7 +348,7 @@ class Redelivery:
         """Hand nothing out before this comes again; ask for it after `wait` seconds, and again until it comes."""
         first = place if self._first is None else min(place, self._first)
         self.keep_nothing_back()
-        self._first, self._asking = first, _Repeat()
+        self._first, self._asking, self._is_shut = first, _Repeat(), wait > 0
         self._ask_in(max(wait, FIRST_PAUSE))
 
     def _ask_in(self, seconds: float) -> None:
@@ -359,6 +361,7 @@ class Redelivery:
             self._is_timed = False
             self._effects.append(StopTimer(Timer.ORDER))
         self._first = self._asking = None
+        self._is_shut = False
 
     def admits(self, position: Position, bits: int, count: int) -> bool:
         """True if these messages of an entry may be handed out; else they come again. The first one ends the waiting.
@@ -368,7 +371,7 @@ class Redelivery:
         if self._first is None:
             return True
         first, index = self._first
-        if position == first and bits & bit_of(index):
+        if position == first and bits & bit_of(index) and not self._is_shut:
             self.keep_nothing_back()
             return True
         if position < first:
@@ -413,6 +416,7 @@ class Redelivery:
             asking, tenure = self._asking, NOBODY
             if self.is_connected and self.is_active:
                 self.everything(now)
+                self._is_shut = False
                 tenure = self.tenure
             self._ask_in(asking.pause(tenure))
 
