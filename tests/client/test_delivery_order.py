@@ -18,14 +18,16 @@ def play(world: World, *moves: Move) -> None:
         world.do(move)
 
 
-def delivered(kind: str, sizes: list[int], *, chunks: dict[int, tuple[str, int, int]] | None = None) -> World:
-    """A world in which all entries were published, sent and received, and wait for the program."""
-    world = World(OrderedDispatcher(kind, sizes, len(sizes)), chunks=chunks)
+def delivered(
+    kind: str, sizes: list[int], *, chunks: dict[int, tuple[str, int, int]] | None = None, published: int | None = None
+) -> World:
+    """A world in which entries were published, sent and received, and wait for the program: all, or what one read brings."""
+    world = World(OrderedDispatcher(kind, sizes, published or len(sizes)), chunks=chunks)
     world.goes()
-    for _ in sizes:
+    for _ in sizes[:published]:
         world.do(("publish",))
     arrives(world)
-    assert [(entry, index) for entry, index, _ in world.queue] == list(world.messages())
+    assert [message[:2] for message in world.queue] == [each for each in world.messages() if each[0] < world.broker.published]
     return world
 
 
@@ -108,5 +110,26 @@ def test_what_a_server_brings_before_the_end_of_a_unit_is_told_waits_for_that():
     play(world, ("ack",), ("abort", 0), ("apply",))
     arrives(world)  # the server has gone back without a word, and knows nothing of the acknowledgement that is collected
     assert not world.queue
+    world.heal()
+    world.judge()
+
+
+def test_a_request_of_the_program_is_not_taken_for_calm():
+    world = World(OrderedDispatcher(NEW, [0] * 6, 3))
+    play(world, ("publish",), ("ask",), ("publish",), ("wait",))
+    for _ in range(4):
+        play(world, ("publish",))
+    play(world, ("broker", "begin", 0), ("ask",))
+    world.heal()
+    world.judge()
+
+
+def test_a_request_of_the_program_leaves_holes_doubted_that_were_asked_about():
+    world = delivered(NEW, [0, 0, 0], published=1)
+    play(world, ("work", -1), ("publish",), ("broker", "begin", 0), ("ask",))
+    arrives(world)  # the second message is passed over
+    play(world, ("publish",))
+    arrives(world)
+    play(world, ("wait",), ("broker", "land", 0), ("broker", "handle", 0), ("broker", "begin", 0), ("ask",))
     world.heal()
     world.judge()

@@ -133,7 +133,7 @@ class Redelivery:
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def everything(self, now: float) -> None:
+    def everything(self, now: float, *, is_timed: bool = False) -> None:
         """Ask for all that is not acknowledged. A new connection brings it without being asked.
 
         The request goes before the permits of what is dropped: a broker that reads for them passes entries over.
@@ -145,7 +145,7 @@ class Redelivery:
         self._group.forget_partial()
         self._unacked.clear()
         if self.is_connected and self.keeps_account:
-            self.rewinds.all_comes_again(now)
+            self.rewinds.all_comes_again(now, is_timed=is_timed)
 
     def _ask_for_all(self) -> None:
         if self._keeps_order:
@@ -415,14 +415,14 @@ class Redelivery:
         else:
             asking, tenure = self._asking, NOBODY
             if self.is_connected and self.is_active:
-                self.everything(now)
+                self.everything(now, is_timed=True)
                 self._is_shut = False
                 tenure = self.tenure
             self._ask_in(asking.pause(tenure))
 
     def _go_on(self, now: float) -> None:
         self.keep_nothing_back()
-        self.everything(now)
+        self.everything(now, is_timed=True)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -150,12 +150,14 @@ class RewindTracker:
             self._is_sorted = False
         return turn
 
-    def all_comes_again(self, now: float) -> None:
-        """Everything has to come, beginning with the first entry that is not acknowledged."""
-        if self._holes_are_doubted and now - self._came_at >= PASSED_OVER_PAUSE:
+    def all_comes_again(self, now: float, *, is_timed: bool) -> None:
+        """Everything has to come, beginning with the first entry that is not acknowledged. `is_timed`: a timer asks for it."""
+        if is_timed and self._holes_are_doubted and now - self._came_at >= PASSED_OVER_PAUSE:
             self._nothing_is_doubted()  # the broker was silent, so this request meets no read under way
         else:
             self._is_in_doubt, self._doubt_until = True, now + DOUBT
+            if not is_timed:
+                self._holes_are_doubted = bool(self._holes)  # an answer that was to show what is in them may be dropped
         self.come_again(self._entries)
         self._watch()
 
