@@ -5,9 +5,11 @@ Each one plays the moves of `delivery_world` that showed the fault, and judges w
 
 from __future__ import annotations
 
-from delivery_world import Move, World
+from delivery_world import OPTIONS, Move, World
 from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
 
+from pulsar_txn.client.state.delivery import DeliveryMachine
+from pulsar_txn.client.state.rewinds import Turn
 from pulsar_txn.wire.ids import TxnAction
 
 
@@ -133,3 +135,22 @@ def test_a_request_of_the_program_leaves_holes_doubted_that_were_asked_about():
     play(world, ("wait",), ("broker", "land", 0), ("broker", "handle", 0), ("broker", "begin", 0), ("ask",))
     world.heal()
     world.judge()
+
+
+def test_messages_of_an_entry_that_others_gave_back_are_missed_when_they_do_not_come():
+    machine = DeliveryMachine("t", -1, OPTIONS)
+    machine.subscribes_again(None)
+    machine.opened()
+
+    def comes(entry: int, live: int, count: int) -> Turn:
+        turn = machine.came((7, entry), live, count, 10, machine.redelivery.epoch, 0.0)
+        if turn is Turn.NOW:
+            machine.admit((7, entry), count, live)
+        return turn
+
+    comes(0, 0b100, 3)  # the others are acknowledged in transactions, which other programs end
+    machine.redelivery.everything(0.0)
+    assert comes(0, 0b110, 3) is Turn.NOW
+    machine.acknowledge([((7, 0), 2, 3)])
+    machine.redelivery.everything(0.0)
+    assert comes(1, 0b1, 0) is Turn.LATER, "the second message of the entry before would be overtaken"

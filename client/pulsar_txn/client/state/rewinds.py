@@ -112,6 +112,8 @@ class RewindTracker:
             return self._came_late(position, bits, now)
         elif position not in self._due:
             return Turn.PAST
+        else:
+            self._entries[position] = bits  # an abort by others may have given back some of them
         return self._turn_of(position, now)
 
     def came_too_early(self, position: Position, bits: int, now: float) -> None:
