@@ -5,12 +5,14 @@ Each one plays the moves of `delivery_world` that showed the fault, and judges w
 
 from __future__ import annotations
 
+import attrs
 from delivery_world import OPTIONS, Move, World
 from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
 
-from pulsar_txn.client.state.delivery import DeliveryMachine
+from pulsar_txn.client.state.delivery import DeliveryMachine, Start
+from pulsar_txn.client.state.effects import DropQueued
 from pulsar_txn.client.state.rewinds import Turn
-from pulsar_txn.wire.ids import TxnAction
+from pulsar_txn.wire.ids import EARLIEST, MessageId, TxnAction
 
 
 def play(world: World, *moves: Move) -> None:
@@ -154,3 +156,22 @@ def test_messages_of_an_entry_that_others_gave_back_are_missed_when_they_do_not_
     machine.acknowledge([((7, 0), 2, 3)])
     machine.redelivery.everything(0.0)
     assert comes(1, 0b1, 0) is Turn.LATER, "the second message of the entry before would be overtaken"
+
+
+def test_what_was_being_read_when_others_aborted_is_asked_for():
+    world = delivered(NEW, [0, 0, 0, 0], published=2)
+    play(world, ("work", -1), ("commit", 0))
+    arrives(world)
+    play(world, ("leave",), ("publish",), ("publish",), ("broker", "begin", 0), ("elsewhere", TxnAction.ABORT, False))
+    world.heal()
+    world.judge()
+
+
+def test_a_rewind_of_a_subscription_without_memory_is_no_reason_to_ask():
+    machine = DeliveryMachine("t", -1, attrs.evolve(OPTIONS, is_durable=False, start=Start(MessageId(*EARLIEST))))
+    machine.subscribes_again(None)
+    machine.opened()
+    assert machine.came((7, 2), 1, 1, 10, 0, 0.0) is Turn.NOW
+    machine.effects.clear()
+    assert machine.came((7, 1), 1, 1, 10, 0, 0.0) is Turn.REWOUND
+    assert machine.effects == [DropQueued()]

@@ -222,9 +222,12 @@ class DeliveryMachine:
             if position in self.owners.wanted.entries:
                 redelivery.rewinds.come_again([position])
             last = redelivery.last_position
-            if last is not None and position <= last and not redelivery.rewinds.has_past(position):
-                redelivery.drop_queued()
-                return Turn.REWOUND
+            if last is not None and position <= last:
+                if redelivery.keeps_account:
+                    redelivery.rewinds.went_back(now)
+                if not redelivery.rewinds.has_past(position):
+                    redelivery.drop_queued()
+                    return Turn.REWOUND
             return self.turn(position, live, count, now)
         return Turn.NOW
 

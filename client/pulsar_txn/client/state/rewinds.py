@@ -116,6 +116,11 @@ class RewindTracker:
             self._entries[position] = bits  # an abort by others may have given back some of them
         return self._turn_of(position, now)
 
+    def went_back(self, now: float) -> None:
+        """The broker has gone back without a word: a read that was under way may be passed over."""
+        self._is_in_doubt, self._doubt_until = True, now + DOUBT
+        self._watch()
+
     def came_too_early(self, position: Position, bits: int, now: float) -> None:
         """An entry is dropped that was sent before everything was asked for: it has to come again."""
         if position > self._highest:  # else it is known, or acknowledged meanwhile
