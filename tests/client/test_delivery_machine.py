@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import pytest
 from delivery_world import OPTIONS, World
-from dispatcher_models import MARKER, NEW, OrderedDispatcher, SharedDispatcher
+from dispatcher_models import MARKER, NEW, OLD, OURS, OrderedDispatcher, SharedDispatcher
 
 from pulsar_txn.client.state.owners import TRANSITIONS, Act, Event, Hold, Owners, State
 
@@ -165,7 +165,7 @@ def history(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("start", range(SEEDS))
-@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+@pytest.mark.parametrize("kind", [OURS, OLD, NEW, SHARED, KEY_SHARED])
 def test_nothing_is_lost_doubled_or_overtaken_and_nobody_waits_for_ever(kind, start):
     share = HISTORIES // SEEDS
     for seed in range(start * share, start * share + share):

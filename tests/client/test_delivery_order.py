@@ -10,7 +10,7 @@ from delivery_world import OPTIONS, Move, World
 from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
 
 from pulsar_txn.client.state.delivery import DeliveryMachine, Start
-from pulsar_txn.client.state.effects import DropQueued
+from pulsar_txn.client.state.effects import DropQueued, Timer
 from pulsar_txn.client.state.rewinds import Turn
 from pulsar_txn.wire.ids import EARLIEST, MessageId, TxnAction
 
@@ -139,23 +139,44 @@ def test_a_request_of_the_program_leaves_holes_doubted_that_were_asked_about():
     world.judge()
 
 
-def test_messages_of_an_entry_that_others_gave_back_are_missed_when_they_do_not_come():
-    machine = DeliveryMachine("t", -1, OPTIONS)
+def comes(machine: DeliveryMachine, entry: int, live: int = 1, count: int = 1) -> Turn:
+    """An entry comes, and is admitted if it is its turn."""
+    turn = machine.came((7, entry), live, count, 10, machine.redelivery.epoch, 0.0)
+    if turn is Turn.NOW:
+        machine.admit((7, entry), count if count > 1 else 0, live)
+    return turn
+
+
+def opened(*, is_durable: bool = True) -> DeliveryMachine:
+    """A machine of a consumer that the broker knows."""
+    start = None if is_durable else Start(MessageId(*EARLIEST))
+    machine = DeliveryMachine("t", -1, attrs.evolve(OPTIONS, is_durable=is_durable, start=start))
     machine.subscribes_again(None)
     machine.opened()
+    return machine
 
-    def comes(entry: int, live: int, count: int) -> Turn:
-        turn = machine.came((7, entry), live, count, 10, machine.redelivery.epoch, 0.0)
-        if turn is Turn.NOW:
-            machine.admit((7, entry), count, live)
-        return turn
 
-    comes(0, 0b100, 3)  # the others are acknowledged in transactions, which other programs end
+def test_messages_of_an_entry_that_others_gave_back_are_missed_when_they_do_not_come():
+    machine = opened()
+    comes(machine, 0, 0b100, 3)  # the others are acknowledged in transactions, which other programs end
     machine.redelivery.everything(0.0)
-    assert comes(0, 0b110, 3) is Turn.NOW
+    assert comes(machine, 0, 0b110, 3) is Turn.NOW
     machine.acknowledge([((7, 0), 2, 3)])
     machine.redelivery.everything(0.0)
-    assert comes(1, 0b1, 0) is Turn.LATER, "the second message of the entry before would be overtaken"
+    assert comes(machine, 1) is Turn.LATER, "the second message of the entry before would be overtaken"
+
+
+def test_what_has_shown_in_a_doubted_hole_has_to_come_first():
+    machine = opened()
+    comes(machine, 0)
+    machine.redelivery.everything(0.0)
+    assert comes(machine, 0) is Turn.NOW
+    assert comes(machine, 2) is Turn.LATER
+    assert comes(machine, 1) is Turn.LATER
+    asked = machine.redelivery.epoch
+    while machine.redelivery.epoch == asked:
+        machine.expire(Timer.REWIND, 1.0, has_queued=False)
+    assert comes(machine, 2) is Turn.LATER, "the entry before it has not come again"
 
 
 def test_what_was_being_read_when_others_aborted_is_asked_for():
@@ -168,10 +189,21 @@ def test_what_was_being_read_when_others_aborted_is_asked_for():
 
 
 def test_a_rewind_of_a_subscription_without_memory_is_no_reason_to_ask():
-    machine = DeliveryMachine("t", -1, attrs.evolve(OPTIONS, is_durable=False, start=Start(MessageId(*EARLIEST))))
-    machine.subscribes_again(None)
-    machine.opened()
-    assert machine.came((7, 2), 1, 1, 10, 0, 0.0) is Turn.NOW
+    machine = opened(is_durable=False)
+    assert comes(machine, 2) is Turn.NOW
     machine.effects.clear()
-    assert machine.came((7, 1), 1, 1, 10, 0, 0.0) is Turn.REWOUND
+    assert comes(machine, 1) is Turn.REWOUND
     assert machine.effects == [DropQueued()]
+
+
+def test_what_is_acknowledged_soon_after_a_request_is_not_handed_out_again_by_another_read():
+    world = delivered(OLD, [0, 0])
+    play(world, ("work", -1), ("ack in", 0))
+    arrives(world)
+    play(world, ("abort", 0), ("tell",))
+    while world.to_broker:
+        world.goes()
+    play(world, ("broker", "land", 0), ("late",), ("broker", "handle", 0), ("come",), ("ack",))
+    arrives(world)  # the read that began at the abort brings it as well, in the same consumer epoch
+    world.heal()
+    world.judge()

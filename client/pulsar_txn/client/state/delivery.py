@@ -225,7 +225,7 @@ class DeliveryMachine:
             if last is not None and position <= last:
                 if redelivery.keeps_account:
                     redelivery.rewinds.went_back(now)
-                if not redelivery.rewinds.has_past(position):
+                if not redelivery.rewinds.has_past(position, live):
                     redelivery.drop_queued()
                     return Turn.REWOUND
             return self.turn(position, live, count, now)
@@ -410,6 +410,7 @@ class DeliveryMachine:
                 self.owners.settle_up_to(places[-1][:2])
             if self.owners.arrived:
                 self.redelivery.stop_waiting()
+        self.redelivery.rewinds.settled(places, cumulative=cumulative)
         self.redelivery.settled(places, cumulative=cumulative)
 
     def _collect(self) -> None:
@@ -466,7 +467,7 @@ class DeliveryMachine:
             places = self.chunks.places(places)
         request.ids = [cumulative_id(places[-1])] if cumulative else named_ids(merged(places))
         rewinds = self.redelivery.rewinds
-        (rewinds.acknowledged_up_to if cumulative else rewinds.acknowledged)(request.ids)
+        (rewinds.acknowledged_up_to if cumulative else rewinds.acknowledged)(request.ids, is_pending=True)
         return request.ids
 
     def answered(self, request: Request, places: Sequence[Place], share: Share) -> None:

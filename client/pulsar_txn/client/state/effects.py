@@ -18,6 +18,7 @@ class Timer(enum.Enum):
 
     ACKS = "send the acknowledgements that were collected"
     REWIND = "look whether what is due has come"
+    COPIES = "forget what was acknowledged since everything was asked for"
     ORDER = "ask for what has to come first"
     NEGATIVE_ACKS = "ask for what was acknowledged negatively"
     ACK_TIMEOUTS = "ask for what was not acknowledged in time"

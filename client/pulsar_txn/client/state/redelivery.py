@@ -382,7 +382,6 @@ class Redelivery:
 
     def settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """The program has settled these itself; if what was waited for is among them, something else comes first."""
-        self.rewinds.settled(places, cumulative=cumulative)
         if self._first is None:
             return
         position, index = self._first
@@ -433,6 +432,8 @@ class Redelivery:
                 waited = self.is_connected and self.is_active and self._first is None and not has_queued
                 if self.rewinds.look(is_waited_for=waited):
                     self._ask_for_what_is_missing()
+            case Timer.COPIES:
+                self.rewinds.forget_settled()
             case Timer.ORDER:
                 self._is_timed = False
                 self._ask_for_first(now)

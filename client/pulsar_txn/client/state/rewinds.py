@@ -82,6 +82,10 @@ class RewindTracker:
         self._came_at = 0.0
         self._is_silent = True
         """True if nothing has come since the timer was set."""
+        self._settled: dict[Position, int] = {}
+        """Bits of the messages that the program has acknowledged since everything was asked for, by entry."""
+        self._remembers_settled = False
+        """True until no read that was under way at the request can bring them once more."""
         self._first: Position | None = None
         """First due entry at the last request, and number of requests for it."""
         self._asked = 0
@@ -94,9 +98,12 @@ class RewindTracker:
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
-    def has_past(self, position: Position) -> bool:
-        """True if an entry was handed out, is not acknowledged, and was not asked for since."""
-        return position in self._entries and position not in self._due
+    def has_past(self, position: Position, bits: int) -> bool:
+        """True if an entry was handed out, and was not asked for since, or these messages of it are acknowledged."""
+        return (position in self._entries and position not in self._due) or self._has_settled(position, bits)
+
+    def _has_settled(self, position: Position, bits: int) -> bool:
+        return not bits & ~self._settled.get(position, 0)
 
     def came(self, position: Position, bits: int, now: float) -> Turn:
         """An entry has come: what to do with it."""
@@ -146,6 +153,8 @@ class RewindTracker:
     def _came_late(self, position: Position, bits: int, now: float) -> Turn:
         """An entry that is not known comes after higher ones: it was acknowledged meanwhile, or given back, or fills a hole."""
         self._comes(now)
+        if self._has_settled(position, bits):
+            return Turn.PAST
         fills = any(before < position < after for after, before in self._holes.items())
         if fills and self._holes_are_doubted:
             self._entries[position], self._is_sorted = bits, False
@@ -165,8 +174,20 @@ class RewindTracker:
             self._is_in_doubt, self._doubt_until = True, now + DOUBT
             if not is_timed:
                 self._holes_are_doubted = bool(self._holes)  # an answer that was to show what is in them may be dropped
+        self.starts_over()
         self.come_again(self._entries)
         self._watch()
+
+    def starts_over(self) -> None:
+        """Everything is asked for. Reads side by side may bring what is acknowledged from now on once more."""
+        self._settled.clear()
+        self._remembers_settled = True
+        self._effects.append(SetTimer(Timer.COPIES, DOUBT))
+
+    def forget_settled(self) -> None:
+        """No copies come any more."""
+        self._settled.clear()
+        self._remembers_settled = False
 
     def come_again(self, positions: Iterable[Position]) -> None:
         """These were dropped, and have to come, with what is due already."""
@@ -205,10 +226,13 @@ class RewindTracker:
 
     # --- what is done -------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, ids: Iterable[AckId]) -> None:
+    def acknowledged(self, ids: Iterable[AckId], *, is_pending: bool = False) -> None:
         """The broker is told that these are done, or in a transaction; an id says which messages of the entry are left."""
+        remembers = self._remembers_settled and not is_pending
         for ledger_id, entry_id, left, _ in ids if self._entries else ():
             position = (ledger_id, entry_id)
+            if remembers:
+                self._note_settled(position, left or 0)
             rest = self._entries.get(position, 0) & (left or 0)
             if rest:
                 self._entries[position] = rest
@@ -224,14 +248,20 @@ class RewindTracker:
             each = (ledger_id, entry_id, ~done if done else None, size)
             (self.acknowledged_up_to if cumulative else self.acknowledged)([each])
 
-    def acknowledged_up_to(self, ids: Iterable[AckId]) -> None:
+    def acknowledged_up_to(self, ids: Iterable[AckId], *, is_pending: bool = False) -> None:
         """As `acknowledged`, with everything before."""
         for each in ids:
             if not self._is_sorted:
                 self._entries, self._is_sorted = dict(sorted(self._entries.items())), True
             while self._entries and (first := next(iter(self._entries))) < each[:2]:
+                if self._remembers_settled and not is_pending:
+                    self._note_settled(first, 0)
                 self.forget(first)
-            self.acknowledged([each])
+            self.acknowledged([each], is_pending=is_pending)
+
+    def _note_settled(self, position: Position, left: int) -> None:
+        if len(self._settled) < LIMIT:
+            self._settled[position] = self._settled.get(position, 0) | self._entries.get(position, 0) & ~left
 
     def forget(self, position: Position) -> None:
         """This entry need not come again."""
@@ -243,6 +273,7 @@ class RewindTracker:
     def given_back(self, entries: Mapping[Position, int]) -> None:
         """The transaction in which these were acknowledged has aborted."""
         for position, bits in entries.items():
+            self._settled.pop(position, None)
             self._entries[position] = self._entries.get(position, 0) | bits
             self._highest = max(self._highest, position)
             self._is_sorted = False
@@ -251,6 +282,7 @@ class RewindTracker:
         """Nothing has to come: the subscription is moved, or others may read from it, or the connection is a new one."""
         self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
         self._nothing_is_doubted()
+        self.forget_settled()
         self._due.clear()
         self._nothing_is_due()
 
@@ -302,6 +334,7 @@ class RewindTracker:
             return False
         self._kept_back = None
         self._nothing_is_doubted()
+        self.starts_over()
         self._pause = SILENCE * 2**self._asked
         self._look_after(self._pause)
         return True
