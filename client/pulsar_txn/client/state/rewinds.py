@@ -227,7 +227,7 @@ class RewindTracker:
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def acknowledged(self, ids: Iterable[AckId], *, is_pending: bool = False) -> None:
-        """The broker is told that these are done, or in a transaction; an id says which messages of the entry are left."""
+        """The broker is told that these are done, or in a transaction (`is_pending`); an id says which messages are left."""
         remembers = self._remembers_settled and not is_pending
         for ledger_id, entry_id, left, _ in ids if self._entries else ():
             position = (ledger_id, entry_id)
@@ -282,7 +282,9 @@ class RewindTracker:
         """Nothing has to come: the subscription is moved, or others may read from it, or the connection is a new one."""
         self._entries, self._is_sorted, self._highest = {}, True, EARLIEST
         self._nothing_is_doubted()
-        self.forget_settled()
+        if self._remembers_settled:
+            self._effects.append(StopTimer(Timer.COPIES))
+            self.forget_settled()
         self._due.clear()
         self._nothing_is_due()
 
