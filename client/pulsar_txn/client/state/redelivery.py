@@ -8,8 +8,9 @@ pending, or lose its connection while the request is on its way. So it is asked 
 owes has come. After `TIMES` requests over one connection, in six seconds, somebody else has settled what is missing.
 
 On Exclusive and Failover everything comes again in order. What a unit gave back has to come first there: whatever comes
-before it is kept back, and comes again itself after the next request. What else a broker may do there after it was asked says
-`rewinds`.
+before it, and belongs behind it, is kept back, and comes again itself after the next request. While the end of a unit that has
+acknowledged is awaited, what was given back is kept back as well, because the server may go back by itself at the end. What
+else a broker may do there after it was asked says `rewinds`.
 
 Sources: CommandRedeliverUnacknowledgedMessages; its consumer epoch (PIP-84).
 """

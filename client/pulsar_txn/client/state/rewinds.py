@@ -16,7 +16,12 @@ that is known. Holes are usual, because markers, aborted messages and what is ac
 after a request is doubted: what follows it is kept back until the broker is silent, and asked for once more. That request
 meets no read under way, and what its answer leaves out is not there. When what was passed over is the end of the topic,
 nothing follows that shows it. So such a request is made after every other one, when nothing comes and the program waits. Only
-what is published, and read, while that request is on its way may still be dropped there, until the next request.
+what is published, and read, while that request is on its way may still be dropped there, until the next request. A request of
+the program may meet a read at any time, and so may a rewind without a word, which an abort of others brings about: after these
+holes are doubted anew.
+
+Reads side by side may bring an entry twice in one consumer epoch (seen on 4.0.8). So what is acknowledged within `DOUBT`
+seconds after a request is remembered, and dropped when it comes again.
 
 Nothing is known of what came over an earlier connection, because a new subscriber gets all of it.
 """
