@@ -23,8 +23,7 @@ SAMPLED: Final = (
     "tests/broker/",
     "tests/client/",
     "tests/client_on_servers/",
-    "tests/conformance/test_own_servers.py::test_a_server_without_transactions",
-    "tests/conformance/test_own_servers.py::test_one_transaction_too_many",
+    "tests/conformance/test_perf_programs.py",
     "tests/faults/",
     "tests/house/",
     "tests/outbox/",
@@ -32,17 +31,20 @@ SAMPLED: Final = (
     "tests/tc_service/test_beside_stock.py",
     "tests/tc_service/test_doctor_on_other_clusters.py",
     "tests/tc_service/test_doctor_on_stock.py",
+    "tests/tc_service/test_ends_on_stock.py::test_a_broker_killed_with_ends_under_way",
+    "tests/tc_service/test_front_conformance.py",
     "tests/tc_service/test_front_on_stock.py",
     "tests/tc_service/test_instances_on_stock.py",
     "tests/tc_service/test_lost_logs_on_stock.py",
     "tests/tc_service/test_pipelines_beside_stock.py",
     "tests/tc_service/test_topic_ledger",
     "tests/tc_service/test_watching_beside_stock.py",
+    "tests/transactions/",
 )
 """Folders and files whose tests run on the newest stock version, and on the others in `make soak`: faults that the tests
 inject, what is lost or killed on our side, and what the client does by itself.
 
-The others have what Pulsar's versions answer differently: conformance, transactions, the ends of transactions beside a cluster.
+The others have what Pulsar's versions answer differently: conformance, and the ends of transactions beside a cluster.
 """
 
 LONG: Final = (

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import stock_install
 from our_coordinator import OurCoordinator
 from stock_pulsar import free_port
 from targets import Target
@@ -60,8 +59,6 @@ DIFFERENT: Final = {
 def test_our_clients_stories_end_through_the_front_as_they_do_without(
     stock_pulsar: Target, tmp_path: Path, what: str, seconds: int
 ) -> None:
-    if what and stock_pulsar.version == stock_install.TARBALL_VERSION:
-        pytest.skip("one version is enough of a sample")
     port = free_port()
     conf = {"frontServicePort": str(port), "numberOfTransactionCoordinators": COORDINATORS}
     with OurCoordinator({"east": stock_pulsar.service_url}, conf=conf):

@@ -201,7 +201,7 @@ async def test_a_log_that_is_rolled_back_within_its_life_changes_no_end(
         assert await seen(stock_pulsar, topic) == [b"committed", *committed]
 
 
-@pytest.mark.parametrize("where", ["folder", "topics"])
+@pytest.mark.parametrize("where", ["folder", pytest.param("topics", marks=pytest.mark.soak)])
 async def test_a_log_of_febdd5f_is_gone_on_with_and_what_was_open_in_it_is_ended(
     stock_pulsar: Target, data: Path, where: str, prefix: str
 ) -> None:
