@@ -74,7 +74,7 @@ MORE = "more = key, ordering_key, properties, event_time_ms, sequence_id, delive
 NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
 OBSERVE = "self._lifetime.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
 REPEATED = (
-    "pauses = backoff or growing_pauses(self._lifetime.core)\n"
+    "pauses = backoff or growing_pauses(self._inner)\n"
     "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
     "        block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)\n"
     "        return run_transaction(self._loop, block, work, left)"

@@ -46,9 +46,9 @@ class Run:
     async def send(self, batch: int, task: int, attempt: str = "", *, whole: bool = True) -> str:
         """An attempt of a task; the id of its transaction."""
         if self.epoch is None:
-            self.epoch = await take_over(self.client.inside)
-        await act_as(self.client.inside, self.epoch)
-        txn_id = await open_for_others(self.client.inside, self.options.transaction_timeout_ms)
+            self.epoch = await take_over(self.client)
+        await act_as(self.client, self.epoch)
+        txn_id = await open_for_others(self.client, self.options.transaction_timeout_ms)
         txn = self.client.attach_transaction(txn_id)
         for target in self.targets[: 2 if whole else 1]:
             async with await self.client.create_producer(target) as producer:
@@ -171,7 +171,7 @@ async def test_tasks_that_took_longer_than_the_timeout_publish_nothing_and_the_r
 
 async def test_a_task_sends_in_a_transaction_that_stays_open_for_the_driver(runs: Runs, pulsar: Target) -> None:
     run = runs.start()
-    run.epoch = await take_over(run.client.inside)
+    run.epoch = await take_over(run.client)
 
     def task() -> TaskSending:
         assert run.epoch is not None
@@ -195,7 +195,7 @@ async def test_a_task_sends_in_a_transaction_that_stays_open_for_the_driver(runs
 
 async def test_an_attempt_that_begins_after_its_commit_sends_nothing_and_keeps_no_reader_waiting(runs: Runs) -> None:
     run = runs.start()
-    run.epoch = await take_over(run.client.inside)
+    run.epoch = await take_over(run.client)
     gate = await asyncio.to_thread(open_gate, run.options, run.epoch)
 
     def task() -> TaskSending:
@@ -214,7 +214,7 @@ async def test_an_attempt_that_begins_after_its_commit_sends_nothing_and_keeps_n
 
 async def test_a_micro_batch_that_an_older_run_plans_is_refused_before_its_tasks_run(runs: Runs) -> None:
     older, newer = runs.start(), runs.start()
-    older.epoch = await take_over(older.client.inside)
+    older.epoch = await take_over(older.client)
     await newer.commit(0)
     with pytest.raises(SinkFenced, match="newer run"):
         await asyncio.to_thread(open_gate, older.options, older.epoch)

@@ -102,14 +102,14 @@ async def test_a_micro_batch_of_sparks_sink_becomes_visible_as_a_whole(stock_pul
     async with make_client(options, "spark-sink/s") as driver, make_client(options, "spark-sink/s") as task:
         committer = GroupedCommitter("s", "query")
         store = StoppingGroupedStore(driver, f"{topic}-control", f"{topic}-stage", options)
-        epoch = await take_over(driver.inside)
-        await act_as(task.inside, epoch)
+        epoch = await take_over(driver)
+        await act_as(task, epoch)
         assert epoch.ends_groups
         output = await task.create_producer(topic)
         for batch in range(2):
             sent: list[TxnId] = []
             for number in range(3):
-                sent.append(await open_for_others(task.inside, 30_000))
+                sent.append(await open_for_others(task, 30_000))
                 rows = encode_batch([row(b"%d/%d" % (batch, number))])
                 await output.send_encoded(rows, txn=task.attach_transaction(sent[-1]))
             work = GroupWork(batch, {topic: 3}, [], [], {}, delivered=[str(each) for each in sent])

@@ -47,42 +47,42 @@ async def sent(client: AsyncClient, topic: str, value: bytes) -> AsyncTransactio
 
 @ours
 async def test_what_several_processes_sent_is_committed_by_one(driver: AsyncClient, worker: AsyncClient, topic: str) -> None:
-    epoch: Epoch = pickle.loads(pickle.dumps(await take_over(driver.inside)))
+    epoch: Epoch = pickle.loads(pickle.dumps(await take_over(driver)))
     assert epoch.ends_groups
-    await act_as(worker.inside, epoch)
+    await act_as(worker, epoch)
     delivered, left = await sent(worker, topic, b"delivered"), await sent(worker, topic, b"of a lost attempt")
     own = await sent(driver, topic, b"own")
-    await commit_together(driver.inside, own, [str(delivered.id)])
+    await commit_together(driver, own, [str(delivered.id)])
     await left.abort()
     assert sorted(await visible(driver, topic)) == [b"delivered", b"own"]
-    await commit_together(driver.inside, driver.attach_transaction(own.id or ""), [delivered.id or ""])
+    await commit_together(driver, driver.attach_transaction(own.id or ""), [delivered.id or ""])
 
 
 @ours
 async def test_the_next_epoch_aborts_what_no_group_took(driver: AsyncClient, worker: AsyncClient, topic: str) -> None:
-    await act_as(worker.inside, await take_over(driver.inside))
+    await act_as(worker, await take_over(driver))
     zombie = await sent(worker, topic, b"of a zombie")
-    first = await take_over(driver.inside)
+    first = await take_over(driver)
     await (await driver.begin_transaction()).abort()
     with pytest.raises(ProducerFenced):
         await worker.begin_transaction()
     with pytest.raises(TransactionAborted):
-        await commit_together(driver.inside, await driver.begin_transaction(), [str(zombie.id)])
-    await act_as(worker.inside, first)
-    await commit_together(driver.inside, await driver.begin_transaction(), [str((await sent(worker, topic, b"good")).id)])
+        await commit_together(driver, await driver.begin_transaction(), [str(zombie.id)])
+    await act_as(worker, first)
+    await commit_together(driver, await driver.begin_transaction(), [str((await sent(worker, topic, b"good")).id)])
     assert await visible(driver, topic) == [b"good"]
 
 
 @ours
 async def test_the_rest_is_aborted_with_the_commit_or_by_itself(driver: AsyncClient, worker: AsyncClient, topic: str) -> None:
-    await act_as(worker.inside, await take_over(driver.inside))
+    await act_as(worker, await take_over(driver))
     delivered, left = await sent(worker, topic, b"delivered"), await sent(worker, topic, b"left")
-    await commit_together(driver.inside, await driver.begin_transaction(), [str(delivered.id)], abort_rest=True)
+    await commit_together(driver, await driver.begin_transaction(), [str(delivered.id)], abort_rest=True)
     assert await visible(driver, topic) == [b"delivered"]
     with pytest.raises(TransactionAborted):
         await left.commit()
     again = await sent(worker, topic, b"again")
-    await abort_all(driver.inside)
+    await abort_all(driver)
     with pytest.raises(TransactionAborted):
         await again.commit()
 
@@ -93,7 +93,7 @@ async def test_a_refused_group_leaves_nothing_open_of_ours(driver: AsyncClient, 
     await over.abort()
     own = await sent(driver, topic, b"own")
     with pytest.raises(TransactionAborted):
-        await commit_together(driver.inside, own, [str(over.id)])
+        await commit_together(driver, own, [str(over.id)])
     assert own.state is TransactionState.ABORTED
     await (await driver.create_producer(topic)).send(b"plain")
     assert await visible(driver, topic) == [b"plain"]
@@ -109,7 +109,7 @@ async def test_a_lost_answer_is_resolved_for_the_whole_group(pulsar: Target, top
         own = await client.begin_transaction(commit_timeout=0.5)
         trap = proxy.arm("endTxn", Fault.LOST_ANSWER)
         with pytest.raises(CommitOutcomeUnknown) as unknown:
-            await commit_together(client.inside, own, [str(other.id)])
+            await commit_together(client, own, [str(other.id)])
         assert trap.sprung
         assert await unknown.value.resolver() is TransactionState.COMMITTED
         assert await visible(client, topic) == [b"other"]
@@ -120,19 +120,19 @@ async def test_members_of_another_coordinator_are_refused_before_anything_is_sen
     own = await sent(driver, topic, b"own")
     assert own.id is not None
     with pytest.raises(InvalidConfiguration, match="another coordinator"):
-        await commit_together(driver.inside, own, [f"({own.id.most + 1},0)"])
+        await commit_together(driver, own, [f"({own.id.most + 1},0)"])
     await own.commit()
 
 
 @ours
 async def test_an_epoch_belongs_to_its_id(pulsar: Target, driver: AsyncClient, topic: str) -> None:
     async with AsyncClient(pulsar.service_url) as plain, AsyncClient(pulsar.service_url, transactional_id="other") as other:
-        epoch = await take_over(driver.inside)
+        epoch = await take_over(driver)
         with pytest.raises(InvalidConfiguration, match="no transactional id"):
-            await take_over(plain.inside)
+            await take_over(plain)
         with pytest.raises(InvalidConfiguration, match="the epoch is one of"):
-            await act_as(other.inside, epoch)
-        await act_as(other.inside, Epoch("other", epoch.number + 10_000, epoch.coordinator_id, True))
+            await act_as(other, epoch)
+        await act_as(other, Epoch("other", epoch.number + 10_000, epoch.coordinator_id, True))
         with pytest.raises(TransactionFenced):
             await other.begin_transaction()
 
@@ -141,30 +141,30 @@ async def test_a_stock_broker_offers_no_epochs_and_no_groups(stock_pulsar: Targe
     url = stock_pulsar.service_url
     async with AsyncClient(url, transactional_id=topic) as client, AsyncClient(url) as plain:
         with pytest.raises(TransactionalIdUnsupported):
-            await take_over(client.inside)
+            await take_over(client)
         one, other = await plain.begin_transaction(), await plain.begin_transaction()
         while other.id is None or one.id is None or other.id.most != one.id.most:
             await other.abort()
             other = await plain.begin_transaction()
         with pytest.raises(InvalidConfiguration, match="by one record"):
-            await commit_together(plain.inside, one, [other.id])
+            await commit_together(plain, one, [other.id])
         await other.abort()
 
 
 @ours
 async def test_whether_a_transaction_is_open_can_be_asked_without_changing_it(driver: AsyncClient, topic: str) -> None:
-    await take_over(driver.inside)
-    assert await ends_groups(driver.inside)
-    gate = await open_for_others(driver.inside, 60_000)
-    assert await is_open(driver.inside, gate)
+    await take_over(driver)
+    assert await ends_groups(driver)
+    gate = await open_for_others(driver, 60_000)
+    assert await is_open(driver, gate)
     late = await sent(driver, topic, b"late")
-    await commit_together(driver.inside, await driver.begin_transaction(), [], abort_rest=True)
-    assert not await is_open(driver.inside, str(gate))
-    assert not await is_open(driver.inside, late.id or "")
-    assert not await is_open(driver.inside, "(0,987654321)")
+    await commit_together(driver, await driver.begin_transaction(), [], abort_rest=True)
+    assert not await is_open(driver, str(gate))
+    assert not await is_open(driver, late.id or "")
+    assert not await is_open(driver, "(0,987654321)")
     assert await visible(driver, topic) == []
 
 
 async def test_stock_pulsar_says_that_it_ends_no_groups(stock_pulsar: Target) -> None:
     async with AsyncClient(stock_pulsar.service_url) as client:
-        assert not await ends_groups(client.inside)
+        assert not await ends_groups(client)

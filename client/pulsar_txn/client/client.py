@@ -202,7 +202,6 @@ class AsyncClient(BeginsTransactions):
             transactions = transactions_beside(coordinator, core.settings, core.runtime)
             core.register(core.next_resource_id(), transactions.core)  # the first, so it is closed after all that needs it
             core.before_close = transactions.close
-        core.coordinators = lambda: transactions.coordinators
         transactions.members.add(core)
         return transactions
 

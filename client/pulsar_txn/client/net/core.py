@@ -90,8 +90,6 @@ class Core:
         self.defect_warnings = DefectWarnings()
         self.new_transaction: Callable[[Any], Any] = _no_transactions
         """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
-        self.coordinators: Callable[[], Any] = _no_coordinators
-        """The transaction coordinators of the cluster in use."""
         self.name = "client"
         """Name in error messages."""
         self.shares_transactions = False
@@ -183,9 +181,5 @@ class Core:
         await self.pool.close()
 
 
-def _no_coordinators() -> Any:
-    raise LocalProtocolError("this core has no coordinators")
-
-
 def _no_transactions(_options: Any) -> Any:
-    raise LocalProtocolError("this core has no coordinators")
+    raise LocalProtocolError("this core has no transactions")

@@ -1241,7 +1241,7 @@ class Coordinator(Twin[AsyncCoordinator]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._lifetime.core)
+        pauses = backoff or growing_pauses(self._inner)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)
@@ -1830,7 +1830,7 @@ class Client(Twin[AsyncClient]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._lifetime.core)
+        pauses = backoff or growing_pauses(self._inner)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         block = functools.partial(self.transaction, timeout=timeout, name=name, ambient=ambient)
         return run_transaction(self._loop, block, work, left)

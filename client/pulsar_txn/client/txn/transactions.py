@@ -104,9 +104,9 @@ async def _outcome(error: CommitOutcomeUnknown) -> TransactionState:
     return outcome
 
 
-def growing_pauses(core: Core) -> Pauses:
+def growing_pauses(client: BeginsTransactions) -> Pauses:
     """Growing pauses within the client's bounds."""
-    backoff = core.backoff()
+    backoff = client._core.backoff()
     return lambda _attempt: backoff.next()
 
 
@@ -116,23 +116,21 @@ def is_final(error: BaseException) -> bool:
     return any(isinstance(cause, UsageError) or (isinstance(cause, PulsarError) and cause.fatal) for cause in causes)
 
 
-async def take_over(core: Core) -> Epoch:
+async def take_over(client: BeginsTransactions) -> Epoch:
     """A new epoch for the client's transactional id; its first transaction aborts what older epochs have open.
 
     Raises TransactionalIdUnsupported where nobody fences, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost.
     """
-    coordinators: TransactionCoordinators = core.coordinators()
-    return await coordinators.take_over()
+    return await client._transactions.coordinators.take_over()
 
 
-async def act_as(core: Core, epoch: Epoch) -> None:
+async def act_as(client: BeginsTransactions, epoch: Epoch) -> None:
     """Be the same instance as the process that took over. Raises TransactionFenced, and as `take_over`."""
-    coordinators: TransactionCoordinators = core.coordinators()
-    await coordinators.act_as(epoch)
+    await client._transactions.coordinators.act_as(epoch)
 
 
 async def commit_together(
-    core: Core, txn: AsyncTransaction, others: Iterable[TxnId | str], *, abort_rest: bool = False
+    client: BeginsTransactions, txn: AsyncTransaction, others: Iterable[TxnId | str], *, abort_rest: bool = False
 ) -> None:
     """Commit `txn` and, by the same record, transactions that were begun elsewhere; or none of them.
 
@@ -152,19 +150,18 @@ async def commit_together(
     try:
         await unit.commit_together(group, aborts_others=abort_rest)
     except TransactionAborted:
-        await _abort(core, txn_id)
+        await _abort(client._transactions.coordinators, txn_id)
         raise
 
 
-async def open_for_others(core: Core, timeout_ms: int) -> TxnId:
+async def open_for_others(client: BeginsTransactions, timeout_ms: int) -> TxnId:
     """Open a transaction that another process will end; `client.attach_transaction` gives the handle. Raises as `take_over`."""
-    coordinators: TransactionCoordinators = core.coordinators()
-    return await coordinators.new_txn(timeout_ms)
+    return await client._transactions.coordinators.new_txn(timeout_ms)
 
 
-async def is_open(core: Core, txn_id: TxnId | str) -> bool:
+async def is_open(client: BeginsTransactions, txn_id: TxnId | str) -> bool:
     """True if a transaction of this epoch is neither ended nor being ended. Raises TransactionFenced, and as `take_over`."""
-    coordinators: TransactionCoordinators = core.coordinators()
+    coordinators = client._transactions.coordinators
     try:
         await coordinators.add_partitions(TxnId.parse(txn_id) if isinstance(txn_id, str) else txn_id, ())
     except (InvalidTransactionStatus, TransactionNotFound):
@@ -172,22 +169,20 @@ async def is_open(core: Core, txn_id: TxnId | str) -> bool:
     return True
 
 
-async def ends_groups(core: Core) -> bool:
+async def ends_groups(client: BeginsTransactions) -> bool:
     """True if the cluster's coordinators offer what this module rests on. Raises TransactionsDisabled, and as `take_over`."""
-    coordinators: TransactionCoordinators = core.coordinators()
-    return await coordinators.end_groups()
+    return await client._transactions.coordinators.end_groups()
 
 
-async def abort_all(core: Core, timeout_ms: int = 10_000) -> None:
+async def abort_all(client: BeginsTransactions, timeout_ms: int = 10_000) -> None:
     """Abort whatever this epoch of the client's transactional id has open, and what older ones have. Raises as `take_over`."""
-    coordinators: TransactionCoordinators = core.coordinators()
+    coordinators = client._transactions.coordinators
     txn_id = await coordinators.new_txn(timeout_ms)
     await coordinators.end_txn(txn_id, TxnAction.ABORT, abort_others=True)
 
 
-async def _abort(core: Core, txn_id: TxnId) -> None:
+async def _abort(coordinators: TransactionCoordinators, txn_id: TxnId) -> None:
     """A refused group leaves its members as they were: end the one that is ours."""
-    coordinators: TransactionCoordinators = core.coordinators()
     try:
         await coordinators.end_txn(txn_id, TxnAction.ABORT)
     except PulsarError as error:
@@ -223,7 +218,6 @@ class Transactions:
             incarnation.has_left = self._has_left
         core.before_move = self._leave_cluster
         core.before_close = self.close
-        core.coordinators = lambda: self.coordinators
 
     def _has_left(self) -> bool:
         """True if nothing more of this client's transactions can arrive anywhere, and none was left to its group."""
@@ -526,7 +520,7 @@ class BeginsTransactions:
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
         check_takes_one(work, "work")
-        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or growing_pauses(self._core))
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or growing_pauses(self))
         while True:
             result: Any = None
             try:

@@ -77,7 +77,7 @@ class Loop:
         self._note = Note(instance, observer)
         self._first = FirstMessages()
         self._finishing: set[asyncio.Task[None]] = set()
-        self._pauses = functools.partial(growing_pauses, instance.client.inside)
+        self._pauses = functools.partial(growing_pauses, instance.client)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:

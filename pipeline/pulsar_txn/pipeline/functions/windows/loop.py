@@ -67,7 +67,7 @@ class WindowLoop:
         self._note = Note(instance, observer)
         self._first = FirstMessages()
         self._kinds = ErrorKinds()
-        self._pauses = functools.partial(growing_pauses, instance.client.inside)
+        self._pauses = functools.partial(growing_pauses, instance.client)
         self._extract = extractor_of(self._window.timestamp_extractor, instance.config.py)
         self._consumer: AsyncConsumer[bytes]
         self._windows: Windows[Message[bytes]]

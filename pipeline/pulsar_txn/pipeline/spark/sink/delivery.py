@@ -279,12 +279,12 @@ def open_gate(options: Options, epoch: Epoch) -> str:
 async def _open_gate(options: Options, epoch: Epoch) -> str:
     client = await background().client(options, epoch.name)
     try:
-        await act_as(client.inside, epoch)
+        await act_as(client, epoch)
         try:
-            return str(await open_for_others(client.inside, max(_GATE_MS, options.transaction_timeout_ms)))
+            return str(await open_for_others(client, max(_GATE_MS, options.transaction_timeout_ms)))
         except TransactionsDisabled as refused:  # the broker allows no timeout as long as that
             logger.info("%s: %s", epoch.name, refused)
-            return str(await open_for_others(client.inside, options.transaction_timeout_ms))
+            return str(await open_for_others(client, options.transaction_timeout_ms))
     except TransactionFenced as error:
         text = f"a newer run of this sink has taken over {epoch.name}: two queries on one checkpoint, or one sinkId twice"
         raise SinkFenced(f"{text} ({error})") from error
@@ -297,10 +297,10 @@ async def end_grouped_runs(client: AsyncClient, options: Options, sink_id: str) 
 
     Where brokers do not offer `grouped` there is nothing to do. Raises what the client's requests raise.
     """
-    if not await ends_groups(client.inside):
+    if not await ends_groups(client):
         return
     async with make_client(options, transactional_id(sink_id)) as successor:
-        await take_over(successor.inside)
+        await take_over(successor)
         txn = await successor.begin_transaction()  # the first of an epoch ends what older epochs have open
         await txn.abort()
 
@@ -309,7 +309,7 @@ async def _take_over(options: Options, transactional_id: str) -> Epoch | None:
     client = await background().client(options, transactional_id)
     why = f"the brokers at {options.service_url} end no groups of transactions, as delivery=grouped needs"
     try:
-        epoch = await take_over(client.inside)
+        epoch = await take_over(client)
         if epoch.ends_groups:
             return epoch
     except (TransactionalIdUnsupported, TransactionsDisabled) as error:

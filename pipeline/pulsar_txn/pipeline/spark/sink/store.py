@@ -483,7 +483,7 @@ class GroupedSinkStore(PulsarSinkStore):
         txn = self._transactions[txn_id]
         reached(self._on_step, "sink.commit.before_end_group", batch_id=self._batch_id, txn_id=txn_id, group=list(delivered))
         try:
-            await commit_together(self._client.inside, txn, delivered, abort_rest=True)
+            await commit_together(self._client, txn, delivered, abort_rest=True)
         except TransactionAborted:
             return EndReply.OVER
         except (CommitOutcomeUnknown, PulsarError) as error:
@@ -494,7 +494,7 @@ class GroupedSinkStore(PulsarSinkStore):
 
     async def _sweep(self) -> None:
         try:
-            await abort_all(self._client.inside)
+            await abort_all(self._client)
         except PulsarError as error:
             logger.warning("what micro-batch %d has sent again is left to its timeout: %s", self._batch_id, error)
 

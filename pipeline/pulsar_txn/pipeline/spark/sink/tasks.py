@@ -112,12 +112,12 @@ class TaskSending:
         if self._shared is not None:
             return client.attach_transaction(self._shared)
         assert self._epoch is not None  # noqa: S101  # one of the two is given
-        await act_as(client.inside, self._epoch)
-        return client.attach_transaction(await open_for_others(client.inside, self._options.transaction_timeout_ms))
+        await act_as(client, self._epoch)
+        return client.attach_transaction(await open_for_others(client, self._options.transaction_timeout_ms))
 
     async def _check_gate(self, client: AsyncClient) -> None:
         """Asked after the transaction is open: if the commit comes later than this, it ends the transaction."""
-        if self._gate is not None and not await is_open(client.inside, self._gate):
+        if self._gate is not None and not await is_open(client, self._gate):
             raise StoreFailed(
                 "this micro-batch is over, so this attempt sends nothing: it lost against another attempt, its query has "
                 "failed, or its micro-batch takes longer than an hour and than transactionTimeoutMs"
@@ -167,8 +167,8 @@ async def give_up(options: Options, epoch: Epoch) -> None:
     """Abort all that a run has open. A failure is logged: the next run, or the timeouts, do it as well."""
     client = await background().client(options, epoch.name)
     try:
-        await act_as(client.inside, epoch)
-        await abort_all(client.inside)
+        await act_as(client, epoch)
+        await abort_all(client)
     except PulsarError as error:
         logger.warning("what the tasks of %s have sent is left to its timeout: %s", epoch.name, error)
 

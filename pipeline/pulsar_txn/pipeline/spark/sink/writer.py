@@ -182,7 +182,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
             return result
 
         if epoch is not None:
-            await act_as((await background().client(options, epoch.name)).inside, epoch)
+            await act_as(await background().client(options, epoch.name), epoch)
         if work.batch_id == 0:
             await warn_if_nobody_keeps(work.rows, options)
         return await sinks.commit(*key, make=make, work=commit)
@@ -255,12 +255,12 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         if self._options.admin_url is not None:
             await warn_if_nobody_keeps(rows_sent(sent), self._options)
         client = await background().client(self._options, epoch.name)
-        await act_as(client.inside, epoch)
+        await act_as(client, epoch)
         assert self._gate is not None  # noqa: S101  # it comes with the epoch
         gate = client.attach_transaction(self._gate)
         try:
             delivered = [message.txn_id for message in sent if message.txn_id is not None]
-            await commit_together(client.inside, gate, delivered, abort_rest=True)
+            await commit_together(client, gate, delivered, abort_rest=True)
         except TransactionAborted as error:
             raise GroupRefused(
                 "the transactions of this job's tasks were over before its commit, and nothing was published: run it again, "
