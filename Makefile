@@ -36,15 +36,11 @@ QUICK       := .cache/quick
 QUICK_READY := $(QUICK)/.ready
 QUICK_BIN    = $(if $(wildcard $(READY)),$(BIN),$(QUICK)/bin)
 QUICK_ROOMS := wire ledger tc rm_producer rm_pending_ack client compat
-QUICK_TESTS := tests/wire tests/tc tests/rm_producer tests/rm_pending_ack tests/house/test_runtime_rule.py \
-  $(patsubst %,tests/client/test_%.py,client_connection client_coordinators client_dead_letters client_errors client_failover \
-  client_growth client_lookup client_memory client_places client_producer client_recovery client_timer producer_failures producer_order \
-  settling_edges transaction_faults transaction_observers transactional_batch)
 quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and tests of machines, wire and client; no Spark, no Java, 100 MB
 	$(QUICK_BIN)/ruff check .
 	$(QUICK_BIN)/ruff format --check .
 	$(QUICK_BIN)/mypy --cache-dir .mypy_cache/quick $(QUICK_ROOMS) --exclude 'client/commands\.py$$'
-	PYTHONDONTWRITEBYTECODE=1 $(QUICK_BIN)/python -m pytest -q -n 2 --dist worksteal -m "not stock and not slow" -k "not ours" --hypothesis-profile=quick $(QUICK_TESTS) $(ARGS)
+	PYTHONDONTWRITEBYTECODE=1 $(QUICK_BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick and not stock and not slow" -k "not ours" --hypothesis-profile=quick tests $(ARGS)
 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
 	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)

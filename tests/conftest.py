@@ -108,6 +108,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SESSION_DIR] = Path(given) if given else _new_session_dir()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not even import the other files: its environment lacks what they need."""
+    if not config.getoption("markexpr").startswith("quick") or pieces.has_quick_tests(collection_path, config.rootpath):
+        return None
+    return True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith(pieces.QUICK_FOLDERS):
+        item.add_marker(pytest.mark.quick)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that no worker of pytest-xdist has one of them left at the end.

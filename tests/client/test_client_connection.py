@@ -29,6 +29,8 @@ from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     "url",

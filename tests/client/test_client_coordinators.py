@@ -19,6 +19,8 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def broker():

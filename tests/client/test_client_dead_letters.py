@@ -8,6 +8,8 @@ from fake_broker import FakeBroker, fake_client
 from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
 from pulsar_txn.client.errors import InvalidConfiguration
 
+pytestmark = pytest.mark.quick
+
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
 
 

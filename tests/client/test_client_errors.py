@@ -9,6 +9,8 @@ from pulsar_txn.client.net.connection import from_server
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnId
 
+pytestmark = pytest.mark.quick
+
 
 def drawn_tree() -> dict[str, str]:
     """Child name to parent name, read from the drawing in the module's docstring."""

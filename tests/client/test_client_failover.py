@@ -8,6 +8,8 @@ from fake_broker import FakeBroker, fake_client
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration
 from pulsar_txn.client.options import AutoClusterFailover
 
+pytestmark = pytest.mark.quick
+
 
 def clusters(**options):
     given = {"check_interval": 0.02, "failover_delay": 0.05, "switch_back_delay": 0.05} | options

@@ -14,6 +14,8 @@ from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 BASE = "persistent://public/default/"
 
 

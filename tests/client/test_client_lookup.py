@@ -7,6 +7,8 @@ from pulsar_txn.client import ConnectionLost
 from pulsar_txn.client.errors import RemoteProtocolError, ServiceNotReady, TopicNotFound
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 
 def answer(url, response=1, **fields):
     return lambda _pipe, body: command(

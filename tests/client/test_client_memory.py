@@ -15,6 +15,8 @@ from pulsar_txn.client import AsyncClient, sync
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, MemoryBufferIsFull, ProducerQueueFull
 from pulsar_txn.client.send.budget import LimitedBudget, MemoryLimit
 
+pytestmark = pytest.mark.quick
+
 
 def answer(broker, count):
     """Receipts for the oldest SENDs that have none; from now on every SEND gets its own."""

@@ -9,6 +9,8 @@ from fake_broker import FakeBroker, fake_client
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, InitialPosition, MessageId
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 EARLIEST = InitialPosition.EARLIEST
 
 

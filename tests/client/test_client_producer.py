@@ -30,6 +30,8 @@ from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
+pytestmark = pytest.mark.quick
+
 
 def payloads(body):
     metadata, payload = sent_entry(body)

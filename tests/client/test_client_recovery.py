@@ -17,6 +17,8 @@ from pulsar_txn.client import AsyncClient, ConsumerType
 from pulsar_txn.client.net.pauses import HEALTHY_SECONDS
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 INITIAL, LONGEST = 0.1, 5.0
 """Seconds: the defaults of a client."""
 BOUND = LONGEST + INITIAL  # a pause of the pool, and the spread after the sign of life

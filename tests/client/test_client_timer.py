@@ -7,6 +7,8 @@ import pytest
 
 from pulsar_txn.client.net.timer import NearestTimer
 
+pytestmark = pytest.mark.quick
+
 
 class Clock:
     """A runtime whose timers are listed here and fire when the test says so."""

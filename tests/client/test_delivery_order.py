@@ -6,6 +6,7 @@ Each one plays the moves of `delivery_world` that showed the fault, and judges w
 from __future__ import annotations
 
 import attrs
+import pytest
 from delivery_world import OPTIONS, Move, World
 from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
 
@@ -13,6 +14,8 @@ from pulsar_txn.client.state.delivery import DeliveryMachine, Start
 from pulsar_txn.client.state.effects import DropQueued, Timer
 from pulsar_txn.client.state.rewinds import Turn
 from pulsar_txn.wire.ids import EARLIEST, MessageId, TxnAction
+
+pytestmark = pytest.mark.quick
 
 
 def play(world: World, *moves: Move) -> None:

@@ -25,6 +25,8 @@ from pulsar_txn.client.events import ProducerInterceptor
 from pulsar_txn.client.sync.loop_thread import LoopThread
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 TOPIC = "persistent://public/default/t"
 
 

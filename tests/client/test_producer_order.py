@@ -9,6 +9,8 @@ from pulsar_txn.client import BatchingType, TxnId
 from pulsar_txn.client.encoded import encode_batch
 from pulsar_txn.wire.batches import decode_batch
 
+pytestmark = pytest.mark.quick
+
 
 def payloads(body):
     metadata, payload = sent_entry(body)

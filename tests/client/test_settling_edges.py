@@ -17,6 +17,8 @@ from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, TxnAction
 
+pytestmark = pytest.mark.quick
+
 SHARED = ConsumerType.SHARED
 
 

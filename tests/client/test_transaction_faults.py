@@ -22,6 +22,8 @@ from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
+pytestmark = pytest.mark.quick
+
 
 def silent(_pipe, _body):
     return SILENCE

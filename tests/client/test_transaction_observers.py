@@ -18,6 +18,8 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 
 class Recorder:
     def __init__(self):

@@ -20,6 +20,8 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 
+pytestmark = pytest.mark.quick
+
 
 def deliver(broker, *entries, epoch=None):
     for entry in entries:

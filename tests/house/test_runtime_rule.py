@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from runtime_rule import touches
 
+pytestmark = pytest.mark.quick
+
 CHECKOUT = Path(__file__).parents[2]
 
 

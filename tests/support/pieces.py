@@ -1,7 +1,8 @@
-"""Pieces of work: the tests that share something expensive, and those that take long."""
+"""Pieces of work: the tests that share something expensive, those that take long, and those of `make quick`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 SPARK_SESSION: Final = (
@@ -72,3 +73,15 @@ LAST: Final = ("tests/spark/test_spark_connect.py",)
 """For the end, when less goes on: Spark gives a Python process ten seconds to begin, and that of Spark Connect imports for half
 of them on an idle machine.
 """
+
+QUICK_FOLDERS: Final = ("tests/wire/", "tests/tc/", "tests/rm_producer/", "tests/rm_pending_ack/")
+"""Folders of which all tests are for `make quick`."""
+
+
+def has_quick_tests(path: Path, root: Path) -> bool:
+    """Whether a file, or anything in a folder, is for `make quick`. Nothing is imported: what others need may be missing."""
+    place = path.relative_to(root).as_posix() + "/" * path.is_dir()
+    if place.startswith(QUICK_FOLDERS) or place == "tests/":
+        return True
+    files = path.glob("*.py") if path.is_dir() else [path]
+    return any("\npytestmark = pytest.mark.quick\n" in each.read_text(encoding="utf-8") for each in files)
