@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 import pytest
 from delivery_world import OPTIONS, Move, World
-from dispatcher_models import NEW, OLD, OURS, OrderedDispatcher
+from dispatcher_models import MARKER, NEW, OLD, OURS, OrderedDispatcher
 
 from pulsar_txn.client.state.delivery import DeliveryMachine, Start
 from pulsar_txn.client.state.effects import DropQueued, Timer
@@ -97,6 +97,15 @@ def test_what_was_kept_back_comes_again_behind_what_it_waited_for():
     play(world, ("work", -1), ("commit", 0))
     refuses(world)
     play(world, ("wait",), ("tell",))
+    world.heal()
+    world.judge()
+
+
+def test_what_was_kept_back_comes_again_although_only_a_read_under_way_had_brought_it():
+    world = World(OrderedDispatcher(OLD, [0, MARKER, 3, 0, MARKER], 2), chunks={0: ("message", 0, 2), 3: ("message", 1, 2)})
+    read: list[Move] = [("broker", step, 0) for step in ("begin", "land", "handle")]
+    play(world, ("go",), ("publish",), ("publish",), *read, read[0], ("come",), *read[1:], ("come",))
+    play(world, ("work", -1), ("ack in", 0), ("go",), ("abort", 0), ("come",), ("tell",))
     world.heal()
     world.judge()
 
