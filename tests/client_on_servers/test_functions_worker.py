@@ -209,6 +209,7 @@ async def test_a_running_function_is_triggered_and_its_state_shown_put_and_kept(
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.soak  # its library is in CI
 async def test_the_command_pulsar_admin_creates_triggers_looks_at_and_deletes_a_function(broker, tmp_path):
     home = stock_install.cache_dir() / f"apache-pulsar-{stock_install.TARBALL_VERSION}"
     if not home.is_dir() or shutil.which("java") is None:

@@ -84,6 +84,7 @@ async def test_a_cluster_that_is_away_between_two_ends_gets_its_own_when_it_is_b
     assert await read(clusters.west, topic) == [b"committed", b"later"]
 
 
+@pytest.mark.soak  # the fault run kills them as well, one at a time
 async def test_coordinator_and_both_clusters_are_killed_amid_a_commit_and_it_is_whole_when_they_are_back(
     clusters: RealClusters, tmp_path: Path
 ) -> None:
