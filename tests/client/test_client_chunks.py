@@ -146,7 +146,7 @@ async def test_mixed_repeated_and_headless_chunks():
 
 async def test_incomplete_messages_are_bounded_and_expire():
     broker = FakeBroker()
-    options = {"max_pending_chunked_messages": 2, "expire_incomplete_chunks": 0.1, "ack_group_delay": 0}
+    options = {"max_pending_chunked_messages": 2, "expire_incomplete_chunks": 0.6, "ack_group_delay": 0}
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", auto_ack_oldest_chunked_message=True, **options)
         for number, uuid in enumerate("abc"):
