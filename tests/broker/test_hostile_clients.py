@@ -28,7 +28,7 @@ from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import FrameReader, command, decode_command, frame_type
 from pulsar_txn.wire.ids import TxnId
 
-FRAMES = int(os.environ.get("PULSAR_TXN_FUZZ_FRAMES", "100000"))
+FRAMES = int(os.environ.get("PULSAR_TXN_FUZZ_FRAMES", "250000"))
 SEEDS = 2
 MAX_TXNS = 50
 RECEIPT, SEND_ERROR, MESSAGE, ERROR, ACK_RESPONSE = 7, 8, 9, 14, 38

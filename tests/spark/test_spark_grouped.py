@@ -277,7 +277,7 @@ POINTS = [
 @pytest.mark.soak  # in CI the demo and test_spark_pipeline kill drivers, and test_sink_grouped stops at each of these steps
 @pytest.mark.parametrize(
     ("point", "timeout_ms"),
-    [pytest.param(point, timeout_ms) for point in POINTS for timeout_ms in (60_000, 15_000)],
+    [(point, timeout_ms) for point in POINTS for timeout_ms in (60_000, 15_000)],
 )
 def test_a_driver_killed_at_a_step_publishes_its_batch_once(
     pulsar: Target, topic: str, spark: Any, tmp_path: Path, point: str, timeout_ms: int

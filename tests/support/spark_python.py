@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _DAEMON_OF_TASKS: Final = ["pyspark.daemon", "pyspark.worker"]
-WITH_PANDAS: Final = "PULSAR_TXN_TESTSWITH_PANDAS"
+WITH_PANDAS: Final = "PULSAR_TXN_TESTS_WITH_PANDAS"
 
 
 def executable_in(folder: Path) -> Path:

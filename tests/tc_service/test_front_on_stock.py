@@ -40,7 +40,8 @@ async def test_java_commits_aborts_conflicts_and_times_out_as_with_the_brokers_o
     check_stories(lines, COORDINATORS)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.soak), pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [2, 12])
 async def test_java_moves_each_message_once_whenever_the_coordinator_is_killed(
     stock_pulsar: Target, topic: str, kills: int
 ) -> None:

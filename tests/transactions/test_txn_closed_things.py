@@ -92,7 +92,7 @@ async def test_workers_do_not_stall_when_their_topic_is_unloaded(topic: str) -> 
 
     On our broker: under this load stock brokers have stalls of their own (docs/stock-pulsar.md), and answer no END_TXN then.
     """
-    workers, unloads = 8, 12
+    workers, unloads = 8, 25
     slowest = 0.0
     ended = asyncio.Semaphore(0)
     over = False
