@@ -58,12 +58,7 @@ async def test_all_but_one_participant_hold_their_markers_when_it_fires_and_reco
 ) -> None:
     bench = await benches().start()
     client: RawClient = bench.client()
-    await client.producer("a", 0)
-    await client.producer("b", 1)
-    txn = await client.new_txn(0)
-    await client.add_topics(txn, FULL + "a", FULL + "b")
-    await client.sent(b"one", 0, txn=txn)
-    await client.sent(b"two", 1, txn=txn)
+    txn = await client.txn_with(a=b"one", b=b"two")
     ending = asyncio.ensure_future(client.end(txn))
     in_flight = await until_written(log)
     ending.cancel()

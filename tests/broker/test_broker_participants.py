@@ -25,10 +25,7 @@ async def ended(client: RawClient, txn: TxnId) -> None:
 async def test_an_end_at_which_a_topic_fails_is_repeated(
     bench: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await client.producer("a", 0)
-    txn = await client.new_txn(0)
-    await client.add_topics(txn, FULL + "a")
-    await client.sent(b"one", 0, txn=txn)
+    txn = await client.txn_with(a=b"one")
     topic, calls = bench.broker.topics[FULL + "a"], []
     end_txn = topic.end_txn
 
@@ -50,12 +47,7 @@ async def test_an_end_at_which_a_topic_fails_is_repeated(
 async def test_other_topics_take_their_end_while_one_fails(
     bench: Any, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await client.producer("a", 0)
-    await client.producer("b", 1)
-    txn = await client.new_txn(0)
-    await client.add_topics(txn, FULL + "a", FULL + "b")
-    await client.sent(b"one", 0, txn=txn)
-    await client.sent(b"two", 1, txn=txn)
+    txn = await client.txn_with(a=b"one", b=b"two")
     topic, failing = bench.broker.topics[FULL + "a"], [True]
     end_txn = topic.end_txn
 

@@ -347,6 +347,16 @@ class RawClient:
         """ADD_PARTITION_TO_TXN."""
         await self.request("addPartitionToTxn", **_bits(txn), partitions=topics)
 
+    async def txn_with(self, **messages: bytes) -> TxnId:
+        """A transaction of coordinator 0 with a message in each topic, of producer 0, 1, …: `txn_with(a=b"one", b=b"two")`."""
+        for producer_id, name in enumerate(messages):
+            await self.producer(name, producer_id)
+        txn = await self.new_txn(0)
+        await self.add_topics(txn, *(FULL + name for name in messages))
+        for producer_id, payload in enumerate(messages.values()):
+            await self.sent(payload, producer_id, txn=txn)
+        return txn
+
     async def add_subscriptions(self, txn: TxnId, *pairs: tuple[str, str]) -> None:
         """ADD_SUBSCRIPTION_TO_TXN, of (topic, subscription)."""
         subscriptions = [pb.Subscription(topic=topic, subscription=name) for topic, name in pairs]
