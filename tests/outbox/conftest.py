@@ -31,6 +31,17 @@ def other_postgres(postgres: str) -> str:
 
 
 @pytest.fixture
+def empty_postgres(postgres: str) -> str:
+    """The DSN of a database that no other test uses, nor another run of the same test."""
+    import psycopg
+
+    name = f"orders_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres.rpartition("/")[0] + "/" + name
+
+
+@pytest.fixture
 def table() -> str:
     """The name of a table that no other test uses."""
     return f"outbox_{uuid.uuid4().hex[:12]}"
