@@ -118,6 +118,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.startswith(pieces.QUICK_FOLDERS):
         item.add_marker(pytest.mark.quick)
+    if "PULSAR_TXN_SOAK" in os.environ and (item.get_closest_marker("deeper") or _is_sampled(item)):
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.hookimpl(trylast=True)
@@ -135,9 +137,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_sampled(item: pytest.Item) -> bool:
-    """Whether a newer stock version is enough of a sample: what is asked there does not differ by the server's version."""
+    """True if a newer stock version is enough of a sample: what is asked there does not differ by the server's version."""
     older = [name.removeprefix("stock-") for name in targets.stock_names()[:-1]]
-    return item.nodeid.startswith(pieces.SAMPLED) and any(version in item.name for version in older)
+    return pieces.is_sampled(item.nodeid, older, needs_stock=item.get_closest_marker("stock") is not None)
 
 
 def _rank(item: pytest.Item) -> int:

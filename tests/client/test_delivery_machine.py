@@ -164,6 +164,8 @@ def history(seed: int, kind: str) -> None:
     world.judge()
 
 
+@pytest.mark.deeper
+@pytest.mark.timeout(3600 if os.environ.get("PULSAR_TXN_SOAK") else 120)
 @pytest.mark.parametrize("start", range(SEEDS))
 @pytest.mark.parametrize("kind", [OURS, OLD, NEW, SHARED, KEY_SHARED])
 def test_nothing_is_lost_doubled_or_overtaken_and_nobody_waits_for_ever(kind, start):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,12 @@ inject, what is lost or killed on our side, and what the client does by itself.
 
 The others have what Pulsar's versions answer differently: conformance, and the ends of transactions beside a cluster.
 """
+
+
+def is_sampled(test: str, older: Iterable[str], *, needs_stock: bool) -> bool:
+    """True if a test, by its id, waits for `make soak` because it runs on an older version. Models have versions, too."""
+    return needs_stock and test.startswith(SAMPLED) and any(version in test.rpartition("::")[2] for version in older)
+
 
 LONG: Final = (
     *SPARK_SESSION,
