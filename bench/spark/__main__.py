@@ -20,21 +20,25 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "tests" / "support")]
 
 from gates import Gate, Place, started  # noqa: E402 - beside this file
 
-SIDES = [name for name in ("source", "sink") if (HERE / f"{name}_side.py").exists()]
+SIDES = ["source", "sink"]
 
 
 def main() -> int:
     """Run the chosen sides, print their gates."""
     parser = argparse.ArgumentParser(prog="bench/spark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES, help="sides to measure")
+    parser.add_argument("--only", nargs="+", choices=[*SIDES, "ways"], default=SIDES, help="sides to measure")
+    parser.add_argument("--server", choices=["ours", "stock"], default="ours", help="for `--only ways`")
     parser.add_argument("--rows", type=int, default=2_100_000, help="rows of about 100 bytes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one round")
     given = parser.parse_args()
     rows, rounds = (given.rows // 10, 1) if given.quick else (given.rows, given.rounds)
     gates: list[Gate] = []
-    with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, started(Path(folder)) as (spark, url, admin_url):
-        place = Place(spark, url, admin_url, Path(folder), rows, rounds)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-spark-") as folder,
+        started(Path(folder), given.server) as (spark, url, admin_url),
+    ):
+        place = Place(spark, url, admin_url, Path(folder), rows, rounds, is_ours=given.server == "ours")
         for name in given.only:
             for gate in importlib.import_module(f"{name}_side").gates(place):
                 print(gate, flush=True)

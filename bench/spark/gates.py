@@ -14,6 +14,8 @@ from typing import Any
 import attrs
 import spark_local
 from our_broker import OurBroker
+from stock_install import VERSIONS
+from stock_pulsar import LONG_RUN, StockPulsar
 
 
 @attrs.frozen
@@ -54,6 +56,7 @@ class Place:
     folder: Path
     rows: int
     rounds: int
+    is_ours: bool = True
 
     def seconds(self, *works: Callable[[], object]) -> list[float]:
         """Median seconds of each work; in every round they take turns, after one round that does not count."""
@@ -84,12 +87,15 @@ _NOTE = b"settled"
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[tuple[Any, str, str]]:
-    """A Spark session with two slots and Spark's usual settings, our broker's service URL, and its admin URL."""
+def started(folder: Path, server: str = "ours") -> Iterator[tuple[Any, str, str]]:
+    """A Spark session with two slots and Spark's usual settings, and the URLs of a broker: of its service and of its admin."""
     spark_local.prepare_environment()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # Spark's workers import what is beside this file
     keep = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}  # no subscription keeps what is measured
-    broker = OurBroker(data_dir=folder / "broker", conf=keep).start()
+    broker: OurBroker | StockPulsar = OurBroker(data_dir=folder / "broker", conf=keep)
+    if server == "stock":
+        broker = StockPulsar(VERSIONS[-1], data_dir=folder / "broker", conf=keep, gc=LONG_RUN)
+    broker.start()
     session = spark_local.session(
         {
             "spark.driver.memory": "3g",

@@ -140,7 +140,7 @@ def test_the_restored_tokens_are_forgotten_a_few_at_a_time() -> None:
         ("L1", lambda state: state.extra.times.watch(9, None, state.transactions[0].extras, 5, is_prepared=False)),
         ("S16", lambda state: state.extra.nonces.clear()),
         ("L7", lambda state: setattr(state.extra, "marked", 7)),
-        ("S14", lambda state: state.fencing.living.clear()),
+        ("S14", lambda state: state.fencing.unfinished.clear()),
     ],
 )
 def test_a_contradiction_is_named_by_its_invariant(invariant: str, damage: Any) -> None:

@@ -228,4 +228,4 @@ def test_a_client_without_a_transactional_id_is_not_followed() -> None:
     fencing.ended(plain, 1)
     assert not fencing.open_of(plain)
     assert not len(fencing.epochs)
-    assert not fencing.living
+    assert not fencing.unfinished

@@ -25,7 +25,7 @@ class FencingHost(TcHost):
 
 def shown(host: TcHost, info: IdInfo) -> list[TransactionInfo]:
     """The transactions of an id, as its host shows them."""
-    found = [host.tc.transaction(least) for least in info.living]
+    found = [host.tc.transaction(least) for least in info.unfinished]
     return [each for each in found if each is not None]
 
 
@@ -120,7 +120,7 @@ def test_what_takes_room_and_since_when_what_is_prepared_waits_is_at_hand() -> N
     host.prepare(ids[1])
     host.take_snapshot()
     host.crash()
-    assert list(host.tc.living()) == [txn_id.least for txn_id in ids]
+    assert list(host.tc.unfinished()) == [txn_id.least for txn_id in ids]
     assert list(host.tc.prepared_since_ms) == [1_007]
     host.end(ids[1], TxnAction.COMMIT)
     assert list(host.tc.prepared_since_ms) == []

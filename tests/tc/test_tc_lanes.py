@@ -12,7 +12,7 @@ from tc_host import LEDGER, TcHost
 from pulsar_txn.ledger.machine import Act, TellParticipant
 from pulsar_txn.tc import (
     LANE_TRANSITIONS,
-    BeginLife,
+    BeginIncarnation,
     EndTxn,
     Goodbye,
     LaneIds,
@@ -25,7 +25,7 @@ from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of, most_of_lane
 from pulsar_txn.tc.lane_table import Lane, LaneEvent, LaneState
 from pulsar_txn.tc.lanes import LANES_AT_ONCE, MAX_POOLED
-from pulsar_txn.tc.lives import FIRST_SERVICE
+from pulsar_txn.tc.log_incarnations import FIRST_SERVICE
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus, coordinator_of
@@ -67,7 +67,7 @@ def in_state(host: LaneHost, state: LaneState) -> int:
     if state in (Lane.RETIRING, Lane.RETIRED, Lane.PARKED):
         host.vanish()
     if state is Lane.HELD:
-        host.ask(BeginLife("token", FIRST_SERVICE, (txn_id.least,), Cause.DOUBT, goes_on=True))
+        host.ask(BeginIncarnation("token", FIRST_SERVICE, (txn_id.least,), Cause.DOUBT, goes_on=True))
         host.confirm()
     assert host.lane(txn_id) is state
     host.tc.check_invariants()

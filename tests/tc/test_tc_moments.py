@@ -12,7 +12,7 @@ from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import NOTHING
 from pulsar_txn.tc import (
-    BeginLife,
+    BeginIncarnation,
     Check,
     FencingCoordinator,
     PulsarIds,
@@ -25,7 +25,7 @@ from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.check_times import CHECK_AFTER_MS, CHECK_INTERVAL_MS
 from pulsar_txn.tc.ids import lane_of
 from pulsar_txn.tc.lane_table import Lane
-from pulsar_txn.tc.lives import FIRST_SERVICE
+from pulsar_txn.tc.log_incarnations import FIRST_SERVICE
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
@@ -37,11 +37,11 @@ class LivesHost(LaneHost):
     """A coordinator beside a cluster, in its first life."""
 
     def __init__(self, service: int) -> None:
-        super().__init__(has_lives=True)
+        super().__init__(has_incarnations=True)
         self.begin(service)
 
     def begin(self, service: int, *hold: TxnId, **more: Any) -> None:
-        self.ask(BeginLife(object(), service, tuple(each.least for each in hold), **more))
+        self.ask(BeginIncarnation(object(), service, tuple(each.least for each in hold), **more))
         self.confirm()
 
 
@@ -114,8 +114,8 @@ def test_nothing_ends_by_itself_before_a_life_has_begun() -> None:
 
 
 def test_a_life_without_its_numbers_is_no_record() -> None:
-    entry = TransactionMetadataEntry(metadata_op=TransactionMetadataEntry.LIFE, txnid_most_bits=3, record_version=6)
-    with pytest.raises(WireError, match="a LIFE without its service"):
+    entry = TransactionMetadataEntry(metadata_op=TransactionMetadataEntry.INCARNATION, txnid_most_bits=3, record_version=6)
+    with pytest.raises(WireError, match="an INCARNATION without its service"):
         TransactionCoordinator(3).decode("log", entry.SerializeToString())
 
 
@@ -130,19 +130,19 @@ def test_a_sum_that_is_wrong_is_found(sum_of: str) -> None:
 
 
 def test_what_is_parked_and_then_held_is_asked_for_again_when_it_is_released() -> None:
-    host = FencingHost(max_checks=1, has_lives=True, ids=PulsarIds(first_least=1))
-    host.ask(BeginLife(0, ONE, first_least=1, until_least=100))
+    host = FencingHost(max_checks=1, has_incarnations=True, ids=PulsarIds(first_least=1))
+    host.ask(BeginIncarnation(0, ONE, first_least=1, until_least=100))
     txn_id = host.opened(principal="anna", identity=("app", 1))
     host.join(principal="anna")
     host.passes(CHECK_AFTER_MS)
     host.passes(CHECK_INTERVAL_MS)
     assert host.tc.transactions()[0].parked_ms is not None
     host.crash()
-    host.ask(BeginLife(1, TWO, (txn_id.least,), cause=Cause.DOUBT, first_least=100, until_least=200))
+    host.ask(BeginIncarnation(1, TWO, (txn_id.least,), cause=Cause.DOUBT, first_least=100, until_least=200))
     assert host.tc.status(txn_id) is TxnStatus.HELD
     host.take_snapshot()
     host.crash()
-    host.ask(BeginLife(2, TWO + 1, first_least=200, until_least=300))
+    host.ask(BeginIncarnation(2, TWO + 1, first_least=200, until_least=300))
     host.ask(ReleaseHeld("token", (txn_id.least,)))
     (info,) = host.tc.transactions()
     assert (info.status, info.parked_ms) == (TxnStatus.OPEN, None)
@@ -169,7 +169,7 @@ def test_an_idle_lane_of_an_older_life_is_found() -> None:
     lanes = lanes_of(host.tc)
     lane = lane_of(txn_id.most)
     lanes.kept[lane] = lanes.kept[lane]._replace(state=Lane.IDLE)
-    assert f"lane {lane} of an older life is IDLE" in [text for _, text in lanes.contradictions([])]
+    assert f"lane {lane} of an older incarnation is IDLE" in [text for _, text in lanes.contradictions([])]
 
 
 def test_what_was_parked_and_is_ending_is_ending_after_a_restart_with_a_snapshot() -> None:

@@ -168,7 +168,7 @@ def test_a_successor_spares_it_may_list_it_and_end_it(new: bool) -> None:
     assert host.tc.status(txn_id) is TxnStatus.PREPARED
     info = host.tc.describe(None, "app")
     assert info is not None
-    assert (info.epoch, info.living[0]) == (2, txn_id.least)
+    assert (info.epoch, info.unfinished[0]) == (2, txn_id.least)
     host.end(txn_id, COMMIT, **SECOND)
     assert host.tc.status(txn_id) is TxnStatus.COMMITTING
 

@@ -16,7 +16,7 @@ from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogClosed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of
-from pulsar_txn.tc.lives import end_of_lanes, service_of
+from pulsar_txn.tc.log_incarnations import end_of_lanes, service_of
 from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, TxnStatus

@@ -17,7 +17,7 @@ from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
-    BeginLife,
+    BeginIncarnation,
     Check,
     CheckAnswered,
     CheckBegun,
@@ -46,7 +46,7 @@ __all__ = [
     "LANE_TRANSITIONS",
     "TRANSITIONS",
     "AddParticipants",
-    "BeginLife",
+    "BeginIncarnation",
     "Check",
     "CheckAnswered",
     "CheckBegun",

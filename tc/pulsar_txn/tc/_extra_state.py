@@ -144,9 +144,9 @@ class ExtraState:
         if extras.prepared_token:
             self.tokens.ended(least, extras.prepared_token)
 
-    def contradictions(self, living: Iterable[Transaction]) -> Iterator[tuple[str, str]]:
+    def contradictions(self, unfinished: Iterable[Transaction]) -> Iterator[tuple[str, str]]:
         """Return what contradicts `table.INVARIANTS`, each with its id."""
-        found = [txn for txn in living if txn.extras is not None or txn.status is PREPARED]
+        found = [txn for txn in unfinished if txn.extras is not None or txn.status is PREPARED]
         for txn in found:
             if txn.status is PREPARED and (txn.extras is None or not txn.extras.prepared_token):
                 yield "S2", f"{txn.txn_id} is PREPARED without a token"

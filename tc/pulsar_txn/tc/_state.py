@@ -16,9 +16,9 @@ from pulsar_txn.tc.extras import NO_EXTRAS
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.lane_table import LaneEvent
 from pulsar_txn.tc.lanes import Lanes
-from pulsar_txn.tc.lives import Life, Lives
+from pulsar_txn.tc.log_incarnations import LogIncarnation, LogIncarnations
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
-from pulsar_txn.tc.records import CHECKED, GOODBYE, LIFE, NEW, PARKED, RESUMED, TAKEN_OVER, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.records import CHECKED, GOODBYE, INCARNATION, NEW, PARKED, RESUMED, TAKEN_OVER, UPDATE, Batch, Entry, Record
 from pulsar_txn.tc.records import PREPARED as PREPARED_OPERATION
 from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, HELD, OPEN, PREPARED, TRANSITIONS, Event
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId, TxnStatus
@@ -41,9 +41,9 @@ class CoordinatorState:
 
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,
-    where the coordinator gives some; then `least` begins with 1. `lives` has those of the log, and `held` what is HELD. `extra`
-    follows what only some transactions have. `active_of`: how many transactions of each role take room, but for those that are
-    parked or HELD.
+    where the coordinator gives some; then `least` begins with 1. `incarnations` has those of the log, and `held` what is HELD.
+    `extra` follows what only some transactions have. `active_of`: how many transactions of each role take room, but for those
+    that are parked or HELD.
 
     A parked transaction is OPEN, but not among `open`: it has no deadline.
     """
@@ -68,7 +68,7 @@ class CoordinatorState:
         self.open: set[tuple[int, int]] = set()
         self.ending: dict[int, None] = {}
         self.held: dict[int, None] = {}
-        self.lives = Lives()
+        self.incarnations = LogIncarnations()
         self.participant_count = 0
         self.bytes = 0
         self.active_of: dict[str, int] = {}
@@ -141,7 +141,7 @@ class CoordinatorState:
         return [self.transactions[least] for _, least in due]
 
     def put_off(self, txn: Transaction, until_ms: int) -> None:
-        """The timeout of an OPEN transaction is over later. No state: the next life of the coordinator asks again."""
+        """The timeout of an OPEN transaction is over later. No state: the next incarnation of the coordinator asks again."""
         least = txn.txn_id.least
         self.open.remove((txn.deadline_ms, least))
         txn.deadline_ms = until_ms
@@ -175,7 +175,7 @@ class CoordinatorState:
         outcomes, fenced = self.outcomes, 0 if self.fencing is None else len(self.fencing.epochs)
         lanes = 0 if self.lanes is None else len(self.lanes.kept)
         of_transactions = len(self.transactions) + self.participant_count + self.extra.weight
-        return of_transactions + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes + len(self.lives.kept)
+        return of_transactions + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes + len(self.incarnations.kept)
 
     def _open(self, least: int, record: Entry) -> None:
         txn_id = TxnId(self.tc_id, least) if self.lanes is None else self._take_lane(self.lanes, least, record)
@@ -216,7 +216,7 @@ class CoordinatorState:
             self._resumed(record.least, record.modified_ms)
             return
         lanes, owner = self.lanes, record.owner
-        if operation == LIFE:
+        if operation == INCARNATION:
             self._began(record)
             return
         if operation == TAKEN_OVER:
@@ -232,7 +232,7 @@ class CoordinatorState:
     def _began(self, record: Entry) -> None:
         service, (goes_on, _, until_least) = record.lane, record.group
         assert service is not None  # noqa: S101 - `records.decode` lets no other one in
-        self.lives.began(Life(service, self.next_id, self.last_applied, bool(goes_on)), until_least)
+        self.incarnations.began(LogIncarnation(service, self.next_id, self.last_applied, bool(goes_on)), until_least)
         if self.lanes is not None:
             self.lanes.began(service, goes_on=bool(goes_on))
 
@@ -401,9 +401,9 @@ class CoordinatorState:
 
     def check(self) -> None:
         """Raise AssertionError, the id of `table.INVARIANTS` first."""
-        living = (OPEN, PREPARED, HELD, COMMITTING, ABORTING)
+        unfinished = (OPEN, PREPARED, HELD, COMMITTING, ABORTING)
         ids = list(self.transactions)
-        _demand(all(txn.status in living for txn in self.transactions.values()), "S2", "an ended transaction takes room")
+        _demand(all(txn.status in unfinished for txn in self.transactions.values()), "S2", "an ended transaction takes room")
         _demand(ids == sorted(ids) and all(least < self.next_id for least in ids), "S18", f"ids {ids}, next {self.next_id}")
         _demand(all(map(self._window_agrees, self.transactions.values())), "S16", "the window differs from what takes room")
         windowed = sum(least >> PAGE_SHIFT in self.outcomes.pages for least in ids)
@@ -431,7 +431,7 @@ class CoordinatorState:
             _demand(False, invariant, why)
         if self.fencing is not None:
             self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if _waits_for_time(txn))
-            living_of = {least for leasts in self.fencing.living.values() for least in leasts}
+            living_of = {least for leasts in self.fencing.unfinished.values() for least in leasts}
             named = {least for least, txn in self.transactions.items() if txn.owner[1] is not None}
             _demand(living_of == named, "S14", f"{living_of ^ named} are known of their transactional ids, or not")
 

@@ -27,7 +27,7 @@ class Cause(enum.IntEnum):
     UNANSWERED = 8
     """Its check group was asked as often as it may be, and nobody knew: the coordinator's policy decided."""
     RESTORED = 9
-    """Its log was restored, rolled back or copied: the life that is lost may have decided it. It is HELD."""
+    """Its log was restored, rolled back or copied: the incarnation that is lost may have decided it. It is HELD."""
     DOUBT = 10
     """A cluster of it could not be asked whether the log was restored. It is HELD until that one answers."""
 

@@ -73,7 +73,7 @@ DEFAULT_RULES: Final = CheckRules()
 class CheckTimes:
     """Transactions that wait for a question or for the policy. `is_used`: whether anything does, or anybody lives.
 
-    `started_ms`: when this life of the coordinator began; nobody knows who lived before.
+    `started_ms`: when this incarnation of the coordinator began; nobody knows who lived before.
     """
 
     def __init__(self, rules: CheckRules) -> None:

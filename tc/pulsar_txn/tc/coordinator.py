@@ -19,7 +19,7 @@ from pulsar_txn.ledger.machine import (
     Step,
     TellParticipant,
 )
-from pulsar_txn.tc import lives, records, snapshots
+from pulsar_txn.tc import log_incarnations, records, snapshots
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, TRANSACTION_BYTES, Transaction
 from pulsar_txn.tc.admission import Limits
@@ -34,6 +34,7 @@ from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, lane_o
 from pulsar_txn.tc.info import IdInfo, TransactionInfo, id_info, ids_of, info_of
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lanes import Lanes
+from pulsar_txn.tc.log_incarnations import service_of
 from pulsar_txn.tc.outcomes import OutcomeWindow
 from pulsar_txn.tc.owners import ANYBODY, Owner, is_older, is_permitted
 from pulsar_txn.tc.pace import SnapshotPace
@@ -41,7 +42,7 @@ from pulsar_txn.tc.prepared import ENDED_AS, Prepared
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
-    BeginLife,
+    BeginIncarnation,
     CheckAnswered,
     CheckBegun,
     CheckReturned,
@@ -92,13 +93,12 @@ class TransactionCoordinator:
     """The coordinator `tc_id`; a Machine (see `pulsar_txn.ledger.machine`) whose one log is "log".
 
     `max_active`, `max_participants`, `max_state_bytes`, `max_timeout_ms`, `max_active_of_role`, `max_prepared_of_role`,
-    `max_parked`: see `admission.Limits`.
-    `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
-    `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
-    `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are
-    numbered; a log goes on only with the policy that it began with. `check_after_ms`, `check_interval_ms`, `max_checks`,
-    `check_policy` (a `CheckPolicy` or its value): see `check_times.CheckRules`, which raises ValueError. `has_lives`: after
-    each recovery nothing is opened, ended or told until `BeginLife`.
+    `max_parked`: see `admission.Limits`. `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
+    `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts. `fencing`: the
+    transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are numbered; a
+    log goes on only with the policy that it began with. `check_after_ms`, `check_interval_ms`, `max_checks`, `check_policy` (a
+    `CheckPolicy` or its value): see `check_times.CheckRules`, which raises ValueError. `has_incarnations`: after each recovery
+    nothing is opened, ended or told until `BeginIncarnation`.
 
     With fencing, there are refusals beside those of `requests`: ProducerFenced for every request of an epoch below the
     highest of its id, except for ends: the repeat of what was decided is answered, and what is forgotten is
@@ -128,7 +128,7 @@ class TransactionCoordinator:
         check_interval_ms: int = CHECK_INTERVAL_MS,
         max_checks: int = MAX_CHECKS,
         check_policy: CheckPolicy | str = CheckPolicy.PARK,
-        has_lives: bool = False,
+        has_incarnations: bool = False,
         max_active_of_role: int = 0,
         max_prepared_of_role: int = 0,
         max_parked: int = 0,
@@ -138,7 +138,7 @@ class TransactionCoordinator:
         self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms, *of_role)
         self.encode = records.Writer(tc_id).encode  # Pulsar's TransactionMetadataEntry with our fields from 100 up
         self._expire_limit = expire_limit
-        self._has_lives = has_lives
+        self._has_incarnations = has_incarnations
         self._fencing = fencing
         self._lanes: Lanes | None = None
         if isinstance(ids, LaneIds):
@@ -179,7 +179,7 @@ class TransactionCoordinator:
                 step = self._prepare(request, now_ms)
             case CheckBegun() | CheckAnswered() | CheckReturned() | GroupJoined() | GroupLeft():
                 step = self._checks.decide(request, now_ms)
-            case BeginLife() | ReleaseHeld():
+            case BeginIncarnation() | ReleaseHeld():
                 step = self._live(request, now_ms)
             case ResumeTxn():
                 step = self._resume(request, now_ms)
@@ -201,16 +201,16 @@ class TransactionCoordinator:
     def recovered(self, now_ms: int) -> Step[Record]:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
-        self._state.lives.is_awaited = self._has_lives
+        self._state.incarnations.is_awaited = self._has_incarnations
         self._times.started_ms = now_ms
         if self._lanes is not None:
             self._lanes.recovered(now_ms)
-        step = NOTHING if self._has_lives else self._drive_again(now_ms)
+        step = NOTHING if self._has_incarnations else self._drive_again(now_ms)
         return self._paced(step, self._pace.is_overdue)
 
     def deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction, a lease or a check; the past while ends are to be carried out again."""
-        if self._state.lives.is_awaited:
+        if self._state.incarnations.is_awaited:
             return None
         if self._unfinished.waiting and self._unfinished:
             return 0
@@ -228,7 +228,7 @@ class TransactionCoordinator:
         What a living check group has not been asked for to the last question is put off instead. When there are no more of
         them, check groups are asked for as many.
         """
-        if self._state.lives.is_awaited:
+        if self._state.incarnations.is_awaited:
             return NOTHING
         if self._unfinished:
             return self._paced(self._drive_again(now_ms))
@@ -302,14 +302,14 @@ class TransactionCoordinator:
         if txn_id.most >> self._shift != self._number:
             return False
         outcome, owner = self._state.outcomes.lookup(txn_id.least)
-        if not self._is_of_its_life(txn_id):
+        if not self._is_of_its_incarnation(txn_id):
             return False
         return outcome in ENDED_AS and owner is not None and owner[0] == principal
 
     @property
-    def life(self) -> int:
-        """The service number of the newest life of the log; 0 before the first one."""
-        return self._state.lives.newest
+    def incarnation(self) -> int:
+        """The service number of the newest incarnation of the log; 0 before the first one."""
+        return self._state.incarnations.newest
 
     @property
     def position(self) -> Position:
@@ -317,15 +317,15 @@ class TransactionCoordinator:
         return self._state.last_applied
 
     def holds(self, service: int, position: Position) -> bool:
-        """True if this log holds what a life had written up to a position: see `lives`."""
-        return self._state.lives.holds(service, position, self._state.last_applied)
+        """True if this log holds what an incarnation had written up to a position: see `log_incarnations`."""
+        return self._state.incarnations.holds(service, position, self._state.last_applied)
 
     @property
     def ids_left(self) -> int | None:
-        """Return how many lanes, or reserved numbers, the life can still give; None where there is no end."""
+        """Return how many lanes, or reserved numbers, the incarnation can still give; None where there is no end."""
         if self._lanes is not None:
             return self._lanes.lanes_left
-        until = self._state.lives.until_least
+        until = self._state.incarnations.until_least
         return None if until is None else until - self._state.next_id
 
     def held(self, cause: Cause | None = None) -> list[TransactionInfo]:
@@ -359,7 +359,7 @@ class TransactionCoordinator:
         """All transactions up to here have ended (-1: none); what is open or ending is never covered."""
         return self._state.low_watermark()
 
-    def living(self) -> Iterable[int]:
+    def unfinished(self) -> Iterable[int]:
         """The numbers of all transactions that take room."""
         return self._state.transactions.keys()
 
@@ -413,12 +413,12 @@ class TransactionCoordinator:
         self._limits.check_new(self._state, request)
         least = self._state.next_id
         topics, pairs = self._first(request.participants, extras) if request.participants else ((), ())
-        if self._state.lives.is_awaited:
+        if self._state.incarnations.is_awaited:
             raise Refusal(ServerError.ServiceNotReady, f"coordinator {self.tc_id} is starting; retry")
         if self._lanes is None:
             if least < self._first_least:
                 least = self._first_least
-            until = self._state.lives.until_least
+            until = self._state.incarnations.until_least
             if until is not None and least >= until:
                 text = f"coordinator {self.tc_id} has given all numbers that are reserved, and reserves others; retry"
                 raise Refusal(ServerError.ServiceNotReady, text)
@@ -651,7 +651,7 @@ class TransactionCoordinator:
                 return UNKNOWN, None
             state: State = txn.status
             owner = txn.owner
-        elif not self._is_of_its_life(txn_id):
+        elif not self._is_of_its_incarnation(txn_id):
             return UNKNOWN, None
         else:
             outcome, owner = self._state.outcomes.lookup(txn_id.least)
@@ -662,19 +662,19 @@ class TransactionCoordinator:
             return state, txn  # a successor may ask for the outcomes of those before it
         return UNKNOWN, None
 
-    def _is_of_its_life(self, txn_id: TxnId) -> bool:
-        """True if the life that gave this `least` gives such lanes. Else the id is of a life that this log does not know."""
-        return self._lanes is None or self._state.lives.of(txn_id.least) == lives.service_of(lane_of(txn_id.most))
+    def _is_of_its_incarnation(self, txn_id: TxnId) -> bool:
+        """True if the incarnation that gave this `least` gives such lanes. Else this log does not know it."""
+        return self._lanes is None or self._state.incarnations.of(txn_id.least) == service_of(lane_of(txn_id.most))
 
-    def _live(self, request: BeginLife | ReleaseHeld, now_ms: int) -> Step[Record]:
-        """Begin a life of the log, or let what was held in doubt go on."""
+    def _live(self, request: BeginIncarnation | ReleaseHeld, now_ms: int) -> Step[Record]:
+        """Begin an incarnation of the log, or let what was held in doubt go on."""
         if isinstance(request, ReleaseHeld):
             in_doubt = {info.txn_id.least for info in self.held(Cause.DOUBT)}
             released = [least for least in request.held if least in in_doubt]
             return self._release(released, request.token, now_ms)
         found = ((least, self._state.transactions.get(least)) for least in request.hold)
         statuses = [(least, txn.status) for least, txn in found if txn is not None and _may_be_held(txn, request.cause)]
-        return lives.begin(request, statuses, self._state.next_id, now_ms)
+        return log_incarnations.begin(request, statuses, self._state.next_id, now_ms)
 
     def _release(self, leasts: list[int], token: Any, now_ms: int) -> Step[Record]:
         """Let these go on, but abort what a client has left behind meanwhile. `expire` tells of that."""
@@ -691,9 +691,9 @@ class TransactionCoordinator:
             self._unfinished.add(least)
             effects += told_group(txn, ACTION_OF[ABORTING], cause)
         next_id = self._state.next_id
-        decisions = list(lives.release(going, next_id, now_ms))
+        decisions = list(log_incarnations.release(going, next_id, now_ms))
         for cause, found in aborted.items():
-            decisions += lives.moved(found, HELD, ABORTING, now_ms, next_id - 1, cause)
+            decisions += log_incarnations.moved(found, HELD, ABORTING, now_ms, next_id - 1, cause)
         return Step(tuple(decisions), tuple(effects))
 
     def _left_behind(self, txn: Transaction) -> Cause | None:

@@ -45,7 +45,7 @@ class Fencing:
     """The transactional ids of one coordinator: the highest epoch of each, and the transactions that each has open.
 
     `max_active_of_id`: how many transactions of one transactional id may be open (0: any number); a successor ends as many
-    in one Step. `epochs` is state, in the order in which ids were used last. `living`, all that takes room of each id, and
+    in one Step. `epochs` is state, in the order in which ids were used last. `unfinished`, all that takes room of each id, and
     `_open_of` follow from the transactions.
     """
 
@@ -54,7 +54,7 @@ class Fencing:
         self._id_retention_ms = id_retention_ms
         self._max_active_of_id = max_active_of_id
         self._open_of: dict[Name, dict[int, None]] = {}
-        self.living: dict[Name, dict[int, None]] = {}
+        self.unfinished: dict[Name, dict[int, None]] = {}
 
     # ---- decisions
 
@@ -107,7 +107,7 @@ class Fencing:
         principal, identity = owner
         if identity is not None:
             name = (principal, identity[0])
-            self.living.setdefault(name, {})[least] = None
+            self.unfinished.setdefault(name, {})[least] = None
             if is_open:
                 self._open_of.setdefault(name, {})[least] = None
 
@@ -117,7 +117,7 @@ class Fencing:
 
     def ended(self, owner: Owner, least: int) -> None:
         """The transaction `least` of `owner` takes no room any more."""
-        _take_out(self.living, owner, least)
+        _take_out(self.unfinished, owner, least)
 
     def check(self, open_transactions: Iterable[tuple[TxnId, Owner]]) -> None:
         """Raise AssertionError when a transaction is open whose owner is fenced."""

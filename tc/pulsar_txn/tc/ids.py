@@ -6,7 +6,7 @@ The lower id bits (`least`) are one ascending sequence of the coordinator under 
 |                | `PulsarIds`                                    | `LaneIds`                                             |
 |----------------|------------------------------------------------|-------------------------------------------------------|
 | `most`         | the coordinator's number, as clients expect it | bit 62, the number in bits 48-61, a lane below: its   |
-|                |                                                | life in bits 20-47, a count in bits 0-19 (`lives`)    |
+|                |                                                | service in 20-47, a count in 0-19 (`log_incarnations`) |
 | first `least`  | 0, or what is configured                       | 1, because a watermark of 0 would cover 0             |
 | watermark      | everything up to here has ended                | the own `least`: nothing else is open in its lane     |
 | for            | our own broker, which asks the coordinator     | stock participants, which compare watermarks only     |

@@ -43,8 +43,8 @@ class TransactionInfo:
 class IdInfo:
     """A transactional id at a moment: its newest epoch, when that was used last, and what of all its epochs takes room.
 
-    `living`: the numbers of these transactions, oldest first; all of them, or as many as were asked for. Each is had by itself
-    with `coordinator.transaction()`, because all of them with their participants may be a second of work.
+    `unfinished`: the numbers of these transactions, oldest first; all of them, or as many as were asked for. Each is had by
+    itself with `coordinator.transaction()`, because all of them with their participants may be a second of work.
     `transaction_count`: how many there are.
     """
 
@@ -52,7 +52,7 @@ class IdInfo:
     transactional_id: str
     epoch: int
     last_used_ms: int
-    living: tuple[int, ...]
+    unfinished: tuple[int, ...]
     transaction_count: int
 
 
@@ -83,7 +83,7 @@ def info_of(txn: Transaction) -> TransactionInfo:
 def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
     """The transactional ids that are remembered, longest unused first, then those of which only transactions are left."""
     if state.fencing is not None:
-        for name in dict.fromkeys((*state.fencing.epochs, *state.fencing.living)):
+        for name in dict.fromkeys((*state.fencing.epochs, *state.fencing.unfinished)):
             found = id_info(state, *name)  # what is forgotten meanwhile is passed over
             if found is not None:
                 yield found
@@ -92,19 +92,19 @@ def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
 def id_info(state: CoordinatorState, principal: str | None, transactional_id: str, most: int | None = None) -> IdInfo | None:
     """Describe one transactional id, None for nothing; with the `most` oldest of its transactions, or with all."""
     fencing, name = state.fencing, (principal, transactional_id)
-    if fencing is None or (name not in fencing.epochs and name not in fencing.living):
+    if fencing is None or (name not in fencing.epochs and name not in fencing.unfinished):
         return None
     return _id_info(state, fencing, name, most)
 
 
 def _id_info(state: CoordinatorState, fencing: Fencing, name: Name, most: int | None) -> IdInfo:
-    living = fencing.living.get(name, {})
-    oldest = sorted(living) if most is None else nsmallest(most, living)
-    known = fencing.epochs.get(name) or _known_by(state, living)
-    return IdInfo(*name, *known, tuple(oldest), len(living))
+    unfinished = fencing.unfinished.get(name, {})
+    oldest = sorted(unfinished) if most is None else nsmallest(most, unfinished)
+    known = fencing.epochs.get(name) or _known_by(state, unfinished)
+    return IdInfo(*name, *known, tuple(oldest), len(unfinished))
 
 
-def _known_by(state: CoordinatorState, living: Iterable[int]) -> tuple[int, int]:
+def _known_by(state: CoordinatorState, unfinished: Iterable[int]) -> tuple[int, int]:
     """The epoch and last use of an id that was forgotten before its transactions."""
-    transactions = [state.transactions[least] for least in living]
+    transactions = [state.transactions[least] for least in unfinished]
     return max((txn.owner[1][1], txn.modified_ms) for txn in transactions if txn.owner[1] is not None)

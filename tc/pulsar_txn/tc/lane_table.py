@@ -5,7 +5,7 @@ late messages of everything up to it, and aborts what is still open below it. So
 next one begins after all participants hold the outcome of the one before. Then the watermark that goes with an end is the
 transaction's own number, and participants fence exactly.
 
-A lane is UNKNOWN until a NEW record names it. It belongs to one incarnation of one client (one life of its process), and under
+A lane is UNKNOWN until a NEW record names it. It belongs to one incarnation of one client, and under
 one epoch of a transactional id where the client has one. Only this holder's next transaction may take it while it is IDLE.
 
 The reason is a weakness of Pulsar's participants: they forget watermarks when a topic is loaded again. Then a client that was
@@ -28,10 +28,10 @@ A lane with an OPEN transaction that becomes HELD is HELD, and still its client'
 gone or has a successor the lane is PARKED, and what would be released is aborted instead. A lane without a living client is
 PARKED from the beginning, and so is that of a HELD transaction that was not OPEN.
 
-LAST is DONE of a lane that an older life of the log gave (see `lives`): such lanes are only ended. Idle and pooled ones are
-retired when the next life begins.
+LAST is DONE of a lane that an older incarnation of the log gave (see `log_incarnations`): such lanes are only ended. Idle and
+pooled ones are retired when the next incarnation begins.
 
-RETIRED takes no room: a lane that a life has given, or could have given, is RETIRED when nothing is kept about it.
+RETIRED takes no room: a lane that an incarnation has given, or could have given, is RETIRED when nothing is kept about it.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ LANE_TRANSITIONS: Final[Table[LaneState, LaneEvent]] = {
 
 LANE_INVARIANTS: Final[Mapping[str, str]] = {
     "LANE1": "a lane has at most one open or ending transaction, and knows it",
-    "LANE2": "a life gives lanes in ascending order, and none is kept that is RETIRED: a retired lane is never used again",
+    "LANE2": "an incarnation gives lanes in ascending order, and keeps none that is RETIRED: that one is never used again",
     "LANE3": "no transaction is open or ending below another one of its lane, so no watermark covers it",
     "LANE4": "what is known of an incarnation, of the pool and of a transactional id is what the lanes say",
 }

@@ -16,7 +16,7 @@ from pulsar_txn.tc.ids import LaneIds, lane_of, most_of_lane
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lane_table import LANE_TRANSITIONS, UNKNOWN, Lane, LaneEvent, LaneState
 from pulsar_txn.tc.leases import Incarnation, Leases
-from pulsar_txn.tc.lives import NO_SERVICE, end_of_lanes, first_lane, service_of
+from pulsar_txn.tc.log_incarnations import NO_SERVICE, end_of_lanes, first_lane, service_of
 from pulsar_txn.tc.owners import Owner, is_older
 from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -75,8 +75,8 @@ class Lanes:
     """The lanes of the coordinator `tc_id`.
 
     `kept`: every lane that is not RETIRED, in the order in which they were given. `next_lane`: the next one to be given.
-    `given`: how many ever were. `living`: the lives whose lanes are given again; lanes of others are only ended. The other
-    members follow from these. `leases`: who is alive.
+    `given`: how many ever were. `giving`: the incarnations whose lanes are given again; lanes of others are only ended. The
+    other members follow from these. `leases`: who is alive.
     """
 
     def __init__(self, tc_id: int, policy: LaneIds) -> None:
@@ -85,7 +85,7 @@ class Lanes:
         self.kept: OrderedMap[int, Held] = OrderedMap()
         self.next_lane = 1
         self.given = 0
-        self.living: tuple[int, ...] = (NO_SERVICE,)
+        self.giving: tuple[int, ...] = (NO_SERVICE,)
         self.leases = Leases(policy.lease_ms)
         self._idle: dict[Holder, Holdings] = {}
         self._pool: Holdings = {}
@@ -108,7 +108,7 @@ class Lanes:
             if pooled is not None:
                 return pooled
         if not self.lanes_left:
-            text = f"coordinator {self.tc_id} has given all lanes of this life, and draws others; retry"
+            text = f"coordinator {self.tc_id} has given all lanes of this incarnation, and draws others; retry"
             raise Refusal(ServerError.ServiceNotReady, text)
         if len(self.kept) >= self.policy.max_lanes:
             raise Refusal(
@@ -120,8 +120,8 @@ class Lanes:
 
     @property
     def lanes_left(self) -> int:
-        """Return how many lanes the life can still give."""
-        return end_of_lanes(self.living[-1]) - self.next_lane
+        """Return how many lanes the incarnation can still give."""
+        return end_of_lanes(self.giving[-1]) - self.next_lane
 
     def _pooled_for(self, owner: Owner) -> int | None:
         principal, identity = owner
@@ -172,7 +172,7 @@ class Lanes:
         """The state of a lane."""
         held = self.kept.get(lane)
         if held is None:
-            is_new = service_of(lane) == self.living[-1] and lane >= self.next_lane
+            is_new = service_of(lane) == self.giving[-1] and lane >= self.next_lane
             return UNKNOWN if is_new or not lane else Lane.RETIRED
         return held.state
 
@@ -212,15 +212,15 @@ class Lanes:
     def happened(self, most: int, event: LaneEvent) -> None:
         """Note what has happened to the transaction with these upper id bits."""
         lane = lane_of(most)
-        if event is LaneEvent.DONE and service_of(lane) not in self.living:
+        if event is LaneEvent.DONE and service_of(lane) not in self.giving:
             event = LaneEvent.LAST
         self._move(lane, event)
 
     def began(self, service: int, *, goes_on: bool) -> None:
-        """A life begins. Unless the same process goes on, lanes of older lives that are not busy are retired."""
-        if service == self.living[-1]:
+        """An incarnation begins. Unless the same process goes on, lanes of older ones that are not busy are retired."""
+        if service == self.giving[-1]:
             return
-        self.living = (*self.living, service) if goes_on else (service,)
+        self.giving = (*self.giving, service) if goes_on else (service,)
         self.next_lane = first_lane(service) + 1
         if not goes_on:
             for lane in [lane for lane, held in self.kept.items() if held.state in (Lane.IDLE, Lane.POOLED)]:
@@ -332,10 +332,10 @@ class Lanes:
             incarnation = each.incarnation if each.HasField("incarnation") else None
             self._enter(each.lane, Held(Lane(each.state), Holder((principal, identity), incarnation), each.least_bits))
 
-    def contradictions(self, living: Iterable[tuple[TxnId, TxnStatus, Owner]]) -> Iterator[tuple[str, str]]:
-        """Return what contradicts `lane_table.LANE_INVARIANTS`, each with its id. `living`: what is open or ending."""
+    def contradictions(self, unfinished: Iterable[tuple[TxnId, TxnStatus, Owner]]) -> Iterator[tuple[str, str]]:
+        """Return what contradicts `lane_table.LANE_INVARIANTS`, each with its id. `unfinished`: what is open or ending."""
         of_lane: dict[int, int] = {}
-        for txn_id, status, owner in living:
+        for txn_id, status, owner in unfinished:
             most, least = txn_id.most, txn_id.least
             if most in of_lane:
                 yield "LANE3", f"{txn_id} and {of_lane[most]} are in one lane"
@@ -347,13 +347,13 @@ class Lanes:
         if busy != len(of_lane):
             yield "LANE1", f"{busy} lanes are busy with {len(of_lane)} transactions"
         numbers = list(self.kept)
-        by_life = [(service_of(lane), lane) for lane in numbers]
-        newest = [lane for service, lane in by_life if service == self.living[-1]]
+        by_service = [(service_of(lane), lane) for lane in numbers]
+        newest = [lane for service, lane in by_service if service == self.giving[-1]]
         if newest != sorted(newest) or any(not 0 < lane < self.next_lane for lane in newest) or len(numbers) > self.given:
             yield "LANE2", f"lanes {numbers}, next {self.next_lane}"
         for lane, held in self.kept.items():
-            if service_of(lane) not in self.living and held.state in (Lane.IDLE, Lane.POOLED):
-                yield "LANE2", f"lane {lane} of an older life is {held.state.name}"
+            if service_of(lane) not in self.giving and held.state in (Lane.IDLE, Lane.POOLED):
+                yield "LANE2", f"lane {lane} of an older incarnation is {held.state.name}"
         again = Lanes(self.tc_id, self.policy)
         for lane, held in self.kept.items():
             again._enter(lane, held)

@@ -32,7 +32,7 @@ VANISHED: Final[int] = TransactionMetadataEntry.VANISHED
 TAKEN_OVER: Final[int] = TransactionMetadataEntry.TAKEN_OVER
 CHECKED: Final[int] = TransactionMetadataEntry.CHECKED
 PREPARED: Final[int] = TransactionMetadataEntry.PREPARED
-LIFE: Final[int] = TransactionMetadataEntry.LIFE
+INCARNATION: Final[int] = TransactionMetadataEntry.INCARNATION
 PARKED: Final[int] = TransactionMetadataEntry.PARKED
 RESUMED: Final[int] = TransactionMetadataEntry.RESUMED
 """Operations of our own; the first three of them are about a client and not about a transaction."""
@@ -43,7 +43,7 @@ RECORD_VERSION: Final = 7
 Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
 has a lane, and for GOODBYE, VANISHED and TAKEN_OVER; version 4 where a NEW record has a check group, for CHECKED and PREPARED,
 and for the decision about what was PREPARED; version 5 where a NEW record in a lane has participants;
-version 6 for LIFE, and for an UPDATE to or from HELD; version 7 for PARKED and RESUMED. All others are of version 1.
+version 6 for INCARNATION, and for an UPDATE to or from HELD; version 7 for PARKED and RESUMED. All others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -189,9 +189,9 @@ def prepared(least: int, token: bytes, now_ms: int, max_id: int) -> Entry:
     return Entry(PREPARED, least, now_ms, max_id, extras=NO_EXTRAS.prepared(token, now_ms))
 
 
-def life(service: int, goes_on: bool, first_least: int, until_least: int, now_ms: int, max_id: int) -> Entry:
-    """A life of the log begins: see `lives`."""
-    return Entry(LIFE, 0, now_ms, max_id, group=(int(goes_on), first_least, until_least), lane=service)
+def incarnation(service: int, goes_on: bool, first_least: int, until_least: int, now_ms: int, max_id: int) -> Entry:
+    """An incarnation of the log begins: see `log_incarnations`."""
+    return Entry(INCARNATION, 0, now_ms, max_id, group=(int(goes_on), first_least, until_least), lane=service)
 
 
 class Writer:
@@ -228,7 +228,7 @@ class Writer:
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
-        operation, least, now_ms, max_id, old, new, topics, pairs, timeout, start, owner, _, group, lane, life, cause, more = (
+        operation, least, now_ms, max_id, old, new, topics, pairs, timeout, start, owner, _, group, lane, whose, cause, more = (
             record
         )
         if operation == UPDATE:
@@ -249,8 +249,8 @@ class Writer:
                     return self._opened % (_number(least), *times, _number(max_id), named, fenced)
                 parts = _version_of(more, _VERSION_FIELD), fenced, b"", _extras(more)
                 return self._opened_with_extras % (_number(least), *times, _number(max_id), named, *parts)
-            whose = b"" if life is None else _text(_INCARNATION_FIELD, life)
-            in_lane = fenced, _LANE_FIELD, varint(lane), whose
+            client = b"" if whose is None else _text(_INCARNATION_FIELD, whose)
+            in_lane = fenced, _LANE_FIELD, varint(lane), client
             if topics or pairs:
                 names, rest = _names(topics, pairs), b"" if more is None else _extras(more)
                 return self._opened_with_names % (_number(least), names, *times, _number(max_id), named, *in_lane, rest)
@@ -310,7 +310,7 @@ def _held(tc_id: int, record: Entry) -> bytes:
 
 def _rare(tc_id: int, record: Entry) -> bytes:
     """The bytes of an operation of our own."""
-    if record.operation == LIFE:
+    if record.operation == INCARNATION:
         return TransactionMetadataEntry(
             metadata_op=record.operation,  # type: ignore[arg-type]  # as above
             txnid_most_bits=tc_id,
@@ -428,7 +428,7 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
 
 
 def _later(read: TransactionMetadataEntry, kept: bytes | None) -> Entry:
-    """An operation of our own about transactions, or a LIFE."""
+    """An operation of our own about transactions, or an INCARNATION."""
     operation, modified_ms, max_id = read.metadata_op, read.last_modification_time, read.max_local_txn_id
     if operation in (CHECKED, PARKED, RESUMED):
         return Entry(operation, read.txnid_least_bits, modified_ms, max_id, data=kept, group=tuple(read.group))
@@ -436,7 +436,7 @@ def _later(read: TransactionMetadataEntry, kept: bytes | None) -> Entry:
         token = NO_EXTRAS.prepared(read.prepared_token, modified_ms)
         return Entry(operation, read.txnid_least_bits, modified_ms, max_id, data=kept, extras=token)
     if not read.HasField("lane") or len(read.group) != _LIFE_NUMBERS:
-        raise WireError("not a coordinator record: a LIFE without its service and numbers")
+        raise WireError("not a coordinator record: an INCARNATION without its service and numbers")
     newest = max_id if read.HasField("max_local_txn_id") else -1
     return Entry(operation, 0, modified_ms, newest, data=kept, group=tuple(read.group), lane=read.lane)
 

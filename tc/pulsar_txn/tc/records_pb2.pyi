@@ -45,7 +45,7 @@ class TransactionMetadataEntry(_message.Message):
         TAKEN_OVER: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         CHECKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         PREPARED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
-        LIFE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        INCARNATION: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         PARKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         RESUMED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
     NEW: TransactionMetadataEntry.TransactionMetadataOp
@@ -57,7 +57,7 @@ class TransactionMetadataEntry(_message.Message):
     TAKEN_OVER: TransactionMetadataEntry.TransactionMetadataOp
     CHECKED: TransactionMetadataEntry.TransactionMetadataOp
     PREPARED: TransactionMetadataEntry.TransactionMetadataOp
-    LIFE: TransactionMetadataEntry.TransactionMetadataOp
+    INCARNATION: TransactionMetadataEntry.TransactionMetadataOp
     PARKED: TransactionMetadataEntry.TransactionMetadataOp
     RESUMED: TransactionMetadataEntry.TransactionMetadataOp
     METADATA_OP_FIELD_NUMBER: _ClassVar[int]
@@ -117,7 +117,7 @@ class BatchedTransactionMetadataEntry(_message.Message):
     def __init__(self, transaction_logs: _Optional[_Iterable[_Union[TransactionMetadataEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CoordinatorSnapshot(_message.Message):
-    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane", "ended_tokens", "lives", "lanes_given", "until_least")
+    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane", "ended_tokens", "incarnations", "lanes_given", "until_least")
     class Owner(_message.Message):
         __slots__ = ("index", "principal", "transactional_id", "epoch")
         INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -200,7 +200,7 @@ class CoordinatorSnapshot(_message.Message):
         transactional_id: str
         epoch: int
         def __init__(self, lane: _Optional[int] = ..., state: _Optional[int] = ..., least_bits: _Optional[int] = ..., incarnation: _Optional[str] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
-    class Life(_message.Message):
+    class Incarnation(_message.Message):
         __slots__ = ("service", "first_least", "ledger_id", "entry_id", "goes_on")
         SERVICE_FIELD_NUMBER: _ClassVar[int]
         FIRST_LEAST_FIELD_NUMBER: _ClassVar[int]
@@ -262,7 +262,7 @@ class CoordinatorSnapshot(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     NEXT_LANE_FIELD_NUMBER: _ClassVar[int]
     ENDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    LIVES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     LANES_GIVEN_FIELD_NUMBER: _ClassVar[int]
     UNTIL_LEAST_FIELD_NUMBER: _ClassVar[int]
     format_version: int
@@ -279,7 +279,7 @@ class CoordinatorSnapshot(_message.Message):
     lanes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Lane]
     next_lane: int
     ended_tokens: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.EndedToken]
-    lives: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Life]
+    incarnations: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Incarnation]
     lanes_given: int
     until_least: int
-    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ..., ended_tokens: _Optional[_Iterable[_Union[CoordinatorSnapshot.EndedToken, _Mapping[str, object]]]] = ..., lives: _Optional[_Iterable[_Union[CoordinatorSnapshot.Life, _Mapping[str, object]]]] = ..., lanes_given: _Optional[int] = ..., until_least: _Optional[int] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ..., ended_tokens: _Optional[_Iterable[_Union[CoordinatorSnapshot.EndedToken, _Mapping[str, object]]]] = ..., incarnations: _Optional[_Iterable[_Union[CoordinatorSnapshot.Incarnation, _Mapping[str, object]]]] = ..., lanes_given: _Optional[int] = ..., until_least: _Optional[int] = ...) -> None: ...

@@ -45,14 +45,14 @@ class NewTxn:
 
     `timeout_ms` 0, which an absent field reads as, is due at once: the transaction is aborted, as on stock Pulsar.
 
-    `incarnation`: what the client calls this life of its process, where the coordinator gives lanes (`ids.LaneIds`). It is a
+    `incarnation`: the client's name for this life of its process, where the coordinator gives lanes (`ids.LaneIds`). It is a
     sign of life as well. A client that names none has a lane for each transaction, and no lease.
 
     `participants` are registered by the same Step, as by AddParticipants.
 
     `check`: who is asked for the outcome while it stays open. `nonce`: the client's own name for this request, 1 to 64 bytes,
     empty for none. While the transaction takes room, the same owner's NewTxn with the same nonce is answered the same id, also
-    by a later life of the coordinator; participants that it names and that are not registered yet are.
+    by a later incarnation of the coordinator; participants that it names and that are not registered yet are.
 
     Refusals: TooManyRequests (too many open, or they hold too many bytes, or too many lanes), NotAllowedError (timeout above
     the limit, blank owner, incarnation or group, more participants than a transaction may have, check data or a nonce that is
@@ -280,10 +280,11 @@ class TakeOver:
 
 
 @value
-class BeginLife:
-    """A life of the log begins (`lives`): after a start, a take-over of the lead, or when lanes are used up. Reply value: None.
+class BeginIncarnation:
+    """An incarnation of the log begins (`log_incarnations`): after a start, a take-over of the lead, or when lanes are used up.
+    Reply value: None.
 
-    `service`: its number, which no other life has. `hold`: transactions that may have been decided in a life that is lost, and
+    `service`: its number, which no other one has. `hold`: transactions that may have been decided in one that is lost, and
     `cause` why; those that are neither OPEN nor PREPARED are passed over. `goes_on`: the same process goes on, so its clients
     keep their lanes. `first_least`, `until_least`: the ids that are reserved, for coordinators without lanes; 0 for neither.
     """
@@ -307,7 +308,7 @@ class ReleaseHeld:
 
 Request: TypeAlias = (
     NewTxn | AddParticipants | EndTxn | PrepareTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
-    | CheckBegun | CheckAnswered | CheckReturned | ResumeTxn | GroupJoined | GroupLeft | BeginLife | ReleaseHeld
+    | CheckBegun | CheckAnswered | CheckReturned | ResumeTxn | GroupJoined | GroupLeft | BeginIncarnation | ReleaseHeld
 )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId, TxnStatus
 
 FORMAT_VERSION: Final = 6
-"""The newest format. 6 is written while a transaction is parked, or was; otherwise 5 when the log has lives, or one is HELD;
-otherwise 4 while a transaction has a check group or was prepared, or the token of one is kept; otherwise 3 where the
+"""The newest format. 6 is written while a transaction is parked, or was; otherwise 5 when the log has incarnations, or one is
+HELD; otherwise 4 while a transaction has a check group or was prepared, or the token of one is kept; otherwise 3 where the
 coordinator gives lanes, 2 by all others. What older readers pass over there: times of change, nonces."""
 
 _OBJECTS_PER_SLICE: Final = 512
@@ -49,14 +49,14 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
         covered_ledger_id=ledger_id,
         covered_entry_id=entry_id,
         next_lane=None if state.lanes is None else state.lanes.next_lane,
-        lanes_given=None if state.lanes is None or not state.lives.kept else state.lanes.given,
-        until_least=state.lives.until_least,
+        lanes_given=None if state.lanes is None or not state.incarnations.kept else state.lanes.given,
+        until_least=state.incarnations.until_least,
     )
     outcomes = state.outcomes
     moments = outcomes.owners.owners.moment(), outcomes.pages.moment(), state.transactions.moment(), outcomes.late.moment()
     slices = _slices(head, *(moment.groups() for moment in moments))
-    if state.lives.kept:
-        slices = chain(slices, _gathered(state.lives.elements()))
+    if state.incarnations.kept:
+        slices = chain(slices, _gathered(state.incarnations.elements()))
     if state.lanes is not None:
         slices = chain(slices, _gathered(state.lanes.elements()))
     if state.extra.tokens:
@@ -67,7 +67,7 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
 def _format_of(state: CoordinatorState) -> int:
     if state.extra.were_parked:
         return FORMAT_VERSION
-    if state.lives.kept or state.held:
+    if state.incarnations.kept or state.held:
         return 5
     if not state.extra.is_plain:
         return 4
@@ -103,11 +103,11 @@ def read(state: CoordinatorState, part: bytes) -> None:
         _restore(state, stored)
     _read_outcomes(state, snapshot)
     state.extra.tokens.restore(snapshot)
-    state.lives.restore(snapshot)
+    state.incarnations.restore(snapshot)
     if state.lanes is not None:
         state.lanes.restore(snapshot)
-        for life in snapshot.lives:
-            state.lanes.living = (*state.lanes.living, life.service) if life.goes_on else (life.service,)
+        for each in snapshot.incarnations:
+            state.lanes.giving = (*state.lanes.giving, each.service) if each.goes_on else (each.service,)
     if state.fencing is not None:
         state.fencing.restore(snapshot)
 
@@ -143,7 +143,7 @@ def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
         state.lanes.next_lane = snapshot.next_lane
         state.lanes.given = snapshot.lanes_given if snapshot.HasField("lanes_given") else snapshot.next_lane - 1
     if snapshot.HasField("until_least"):
-        state.lives.until_least = snapshot.until_least
+        state.incarnations.until_least = snapshot.until_least
     state.is_restoring = True
     state.next_id = snapshot.next_local_txn_id
     state.newest_time_ms = snapshot.newest_time

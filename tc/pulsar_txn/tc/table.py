@@ -14,12 +14,12 @@ lease, no successor and no goodbye ends the transaction. Only END_TXN does, by i
 superuser, or by whoever shows the token that came with PREPARE. A repeat of PREPARE with the same token is answered, one with
 another token is refused. Nothing is added to a PREPARED transaction.
 
-HELD means that nobody here can know the outcome: the log was restored, rolled back or copied, and the life that is lost may
-have decided the transaction, which an ABORT would hide after a COMMIT. What is decided in this log is held as well: a process
-that has lost its claims, and does not know it yet, writes decisions that nobody is told of. No deadline, lease, successor,
-goodbye, check or client ends a HELD one; its client is answered as if the coordinator were not ready. A superuser decides by
-END_TXN. RELEASE lets it go on as OPEN, when it turns out that nothing was lost. HOLD comes when a life of the log begins (see
-`lives`).
+HELD means that nobody here can know the outcome: the log was restored, rolled back or copied, and the incarnation that is lost
+may have decided the transaction, which an ABORT would hide after a COMMIT. What is decided in this log is held as well: a
+process that has lost its claims, and does not know it yet, writes decisions that nobody is told of. No deadline, lease,
+successor, goodbye, check or client ends a HELD one; its client is answered as if the coordinator were not ready. A superuser
+decides by END_TXN. RELEASE lets it go on as OPEN, when it turns out that nothing was lost. HOLD comes when an incarnation of
+the log begins (see `log_incarnations`).
 
 CHECK means that a member of the transaction's check group begins to find out the outcome. It changes no status: its record
 counts the question, before the member goes on. An answer of COMMIT or ABORT is an END_TXN by the group. While a member of its

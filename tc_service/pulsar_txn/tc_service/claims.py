@@ -2,8 +2,8 @@
 
 A cluster takes participants only while the claims are held. A register says which incarnation of a log was the last one, and
 how far the log had come when participants were told of its decisions. So a start can see that its log is not the one that was
-told from: see `tc.lives`. It changes by compare-and-set alone, so a process that goes on with a copy of the log takes it away
-from the other one. Claims never tell a participant anything.
+told from: see `tc.log_incarnations`. It changes by compare-and-set alone, so a process that goes on with a copy of the log
+takes it away from the other one. Claims never tell a participant anything.
 
 They are in topics of the cluster. `pulsar-txn-claims` is a small metadata store with compare-and-set, which all services write
 to (`topic_ledger.metadata`): a claim has happened when it was read back. The topic `pulsar-txn-claims-<store>` has one

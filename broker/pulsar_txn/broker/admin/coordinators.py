@@ -231,7 +231,7 @@ def _numbers(machine: Any, first: int) -> Iterable[int]:
     numbers = range(first, machine.next_local_txn_id)
     if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "living"):
         return numbers
-    return sorted(least for least in machine.living() if least >= first)
+    return sorted(least for least in machine.unfinished() if least >= first)
 
 
 async def _described(request: web.Request, infos: AsyncIterator[Any], most: int | None) -> AsyncIterator[tuple[str, Any]]:

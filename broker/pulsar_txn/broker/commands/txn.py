@@ -352,7 +352,7 @@ async def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, ow
 
 async def each_living(machine: Any, info: Any, budget: LoopBudget) -> AsyncIterator[Any]:
     """The transactions of an id, each as it is when its turn comes; those that have ended meanwhile are passed over."""
-    async for least in budget.each(info.living, at_a_time=1):
+    async for least in budget.each(info.unfinished, at_a_time=1):
         found = machine.transaction(least)
         if found is not None:
             yield found

@@ -48,7 +48,7 @@ class HostedCoordinator:
     `answers`: what was answered, by token; a refusal is its code. `told`: every TellParticipant that was released, in order.
     `asked`: every question to a check group that was released. `ended`: the outcomes that were carried out. `entries`: its log,
     trimmed entries included. `on_record` is called after every
-    record that is applied. Requests return their token. `given`: the ids of this life and of earlier ones, by `least`.
+    record that is applied. Requests return their token. `given`: the ids of this incarnation and of earlier ones, by `least`.
     """
 
     def __init__(

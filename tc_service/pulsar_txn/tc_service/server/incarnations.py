@@ -1,8 +1,8 @@
 """The incarnations of a service's logs: claims come before anything is opened, and participants hear only of what is claimed.
 
-At each start, and when this instance begins to lead a log, an incarnation begins (`tc.lives`): the registers in the clusters
-are compared with the log, a service number is drawn and claimed, and the LIFE record says what is held. Only then clients are
-served.
+At each start, and when this instance begins to lead a log, an incarnation begins (`tc.log_incarnations`): the registers in the
+clusters are compared with the log, a service number is drawn and claimed, and the INCARNATION record says what is held. Only
+then clients are served.
 
 An end is told after the registers of all clusters of its transaction say that the log has come as far as the decision. So a log
 that was restored, or rolled back, behind a decision that somebody was told of is known at its next start. Only a cluster that
@@ -26,9 +26,9 @@ from pulsar_txn.broker.serving import CoordinatorWatch, Participants, Runtime, W
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore, VersionConflict
-from pulsar_txn.tc import BeginLife, ReleaseHeld
+from pulsar_txn.tc import BeginIncarnation, ReleaseHeld
 from pulsar_txn.tc.causes import Cause
-from pulsar_txn.tc.lives import FIRST_SERVICE, LAST_SERVICE
+from pulsar_txn.tc.log_incarnations import FIRST_SERVICE, LAST_SERVICE
 from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, Register, claimed
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable, hides
 from pulsar_txn.tc_service.cluster.participants import decode
@@ -236,7 +236,7 @@ class LogIncarnations:
     def incarnation(self, txn_id: TxnId) -> int:
         """The newest incarnation of the log of a transaction."""
         log = self._logs.get(_log_of(txn_id))
-        return 0 if log is None else int(log.machine.life)
+        return 0 if log is None else int(log.machine.incarnation)
 
     @property
     def lost_registers(self) -> int:
@@ -260,10 +260,10 @@ class LogIncarnations:
         service = await self._draw(name, known)
         names = {claim.name for claim in known}
         if lost:
-            cause, hold = Cause.RESTORED, tuple(log.machine.living())
+            cause, hold = Cause.RESTORED, tuple(log.machine.unfinished())
         else:
             cause, hold = Cause.DOUBT, () if len(known) == len(claims) else log.in_doubt(names.__contains__)
-        await log.ask(lambda token: BeginLife(token, service, hold, cause, first_least=first, until_least=until))
+        await log.ask(lambda token: BeginIncarnation(token, service, hold, cause, first_least=first, until_least=until))
         self._report(name, log, lost)
         for claim in known:
             await self._registers(log, claim)
@@ -318,7 +318,7 @@ class LogIncarnations:
 
     async def _registers(self, log: _LedLog, claim: Claims) -> None:
         machine = log.machine
-        register = Register(claim, log.name, lambda: int(machine.life), lambda: log.confirmed, self._mine.__contains__)
+        register = Register(claim, log.name, lambda: int(machine.incarnation), lambda: log.confirmed, self._mine.__contains__)
         try:
             await register.begin()
         except VersionConflict:
@@ -369,7 +369,7 @@ class LogIncarnations:
             held = [info.txn_id for info in log.machine.held(Cause.DOUBT) if claim.name in clusters_of(info)]
             held += log.withdrawn(claim.name)
             hold = tuple(txn_id.least for txn_id in held)
-            await log.ask(lambda token: BeginLife(token, log.machine.life, hold, Cause.RESTORED, goes_on=True))
+            await log.ask(lambda token: BeginIncarnation(token, log.machine.incarnation, hold, Cause.RESTORED, goes_on=True))
             self._report(log.name, log, [f"the cluster {claim.name} knows {claimed(found)}"])
         await self._registers(log, claim)
         await self._release(log, claim.name)
@@ -396,11 +396,11 @@ class LogIncarnations:
                 if self._fronts(name):
                     if left < RESERVED_AT_ONCE // 2:
                         _, until = await self._reserved(log)
-                        incarnation = log.machine.life
-                        await log.ask(partial(BeginLife, service=incarnation, goes_on=True, until_least=until))
+                        incarnation = log.machine.incarnation
+                        await log.ask(partial(BeginIncarnation, service=incarnation, goes_on=True, until_least=until))
                 elif left < _FEW_LANES:
                     service = await self._draw(name, [claim for claim in self._claims.values() if claim.is_held])
-                    await log.ask(partial(BeginLife, service=service, goes_on=True))
+                    await log.ask(partial(BeginIncarnation, service=service, goes_on=True))
         except (LedgerError, PulsarError, Refusal) as error:
             logger.warning("numbers could not be reserved yet: %s", error)
         finally:

@@ -241,7 +241,7 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
     return FencingCoordinator(
         tc_id,
         ids=LaneIds(lease_ms=config.transaction_client_lease_in_seconds * 1000),
-        has_lives=True,
+        has_incarnations=True,
         max_active_of_id=config.max_active_transactions_per_transactional_id,
         **check_options(config),
         **_limits(config),
@@ -251,7 +251,7 @@ def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinat
 def _make_front_coordinator(config: CoordinatorConfig, tc_id: int) -> TransactionCoordinator:
     ids = PulsarIds(first_least=config.front_first_transaction)
     limits = _limits(config) | {"max_timeout_ms": 2**63 - 1}  # the brokers' own coordinators take any timeout
-    return TransactionCoordinator(tc_id, ids=ids, has_lives=True, **limits)
+    return TransactionCoordinator(tc_id, ids=ids, has_incarnations=True, **limits)
 
 
 def _limits(config: CoordinatorConfig) -> dict[str, Any]:

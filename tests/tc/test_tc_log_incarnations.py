@@ -1,4 +1,4 @@
-"""Lives of a log: numbers of their own, lanes that are only ended, outcomes of foreign lives, and what is HELD."""
+"""Incarnations of a log: numbers of their own, lanes that are only ended, outcomes of foreign ones, and what is HELD."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lane_host import LaneHost
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc import BeginLife, Check, EndTxn, NewTxn, PulsarIds, ReleaseHeld, TransactionCoordinator
+from pulsar_txn.tc import BeginIncarnation, Check, EndTxn, NewTxn, PulsarIds, ReleaseHeld, TransactionCoordinator
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.ids import lane_of
 from pulsar_txn.tc.lane_table import Lane
-from pulsar_txn.tc.lives import COUNT_BITS, FIRST_SERVICE, LAST_SERVICE, end_of_lanes, first_lane, service_of
+from pulsar_txn.tc.log_incarnations import COUNT_BITS, FIRST_SERVICE, LAST_SERVICE, end_of_lanes, first_lane, service_of
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, TxnStatus, coordinator_of, signed64
 
@@ -22,17 +22,17 @@ ONE, TWO, THREE = FIRST_SERVICE + 1, FIRST_SERVICE + 2, LAST_SERVICE
 
 
 class LivesHost(LaneHost):
-    """A coordinator beside a cluster. `lives` are begun one after the other, with a restart before each."""
+    """A coordinator beside a cluster. `services` are begun one after the other, with a restart before each."""
 
-    def __init__(self, *lives: int, **options: Any) -> None:
-        super().__init__(has_lives=True, **options)
-        for number, service in enumerate(lives):
+    def __init__(self, *services: int, **options: Any) -> None:
+        super().__init__(has_incarnations=True, **options)
+        for number, service in enumerate(services):
             if number:
                 self.crash()
             self.begin(service)
 
     def begin(self, service: int, *hold: TxnId, **more: Any) -> None:
-        self.ask(BeginLife(object(), service, tuple(each.least for each in hold), **more))
+        self.ask(BeginIncarnation(object(), service, tuple(each.least for each in hold), **more))
         self.confirm()
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
@@ -244,18 +244,18 @@ def test_an_epoch_does_not_wait_for_what_is_held_of_an_older_one() -> None:
 
 
 def test_without_lanes_numbers_are_given_only_from_what_is_reserved() -> None:
-    host = TcHost(ids=PulsarIds(first_least=10), has_lives=True)
-    host.ask(BeginLife(0, ONE, first_least=100, until_least=102))
+    host = TcHost(ids=PulsarIds(first_least=10), has_incarnations=True)
+    host.ask(BeginIncarnation(0, ONE, first_least=100, until_least=102))
     assert [host.new(), host.new()] == [TxnId(3, 100), TxnId(3, 101)]
     with pytest.raises(Refusal) as refused:
         host.ask(NewTxn("token", 1000))
     assert refused.value.code is ServerError.ServiceNotReady
-    host.ask(BeginLife(1, ONE, goes_on=True, until_least=110))
+    host.ask(BeginIncarnation(1, ONE, goes_on=True, until_least=110))
     assert host.new() == TxnId(3, 102)
     assert host.tc.ids_left == 7
     host.take_snapshot()
     host.crash()
-    host.ask(BeginLife(2, TWO, first_least=200, until_least=300))
+    host.ask(BeginIncarnation(2, TWO, first_least=200, until_least=300))
     assert host.new() == TxnId(3, 200)
 
 
@@ -266,8 +266,8 @@ def test_a_snapshot_says_the_lives_and_an_older_version_refuses_it() -> None:
     again = host.fresh()
     for part in parts:
         again.restore(part)
-    assert state_of(again).lives.kept == state_of(host.tc).lives.kept
-    assert lanes_of(again).living == (TWO,)
+    assert state_of(again).incarnations.kept == state_of(host.tc).incarnations.kept
+    assert lanes_of(again).giving == (TWO,)
     assert list(again.snapshot()) == parts
     assert isinstance(again, TransactionCoordinator)
 

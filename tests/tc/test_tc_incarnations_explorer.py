@@ -17,9 +17,9 @@ import pytest
 from beside_stock import ABORT, COMMIT, TOPICS, Beside, Client, Work
 from stock_participants import StockSubscription, StockTopic
 
-from pulsar_txn.tc import BeginLife, EndTxn, FencingCoordinator, LaneIds
+from pulsar_txn.tc import BeginIncarnation, EndTxn, FencingCoordinator, LaneIds
 from pulsar_txn.tc.causes import Cause
-from pulsar_txn.tc.lives import FIRST_SERVICE
+from pulsar_txn.tc.log_incarnations import FIRST_SERVICE
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, TxnStatus
 
@@ -55,7 +55,7 @@ class Service(Beside):
         self._restart()
 
     def _fresh(self) -> FencingCoordinator:
-        return FencingCoordinator(0, ids=self.ids, has_lives=self.draws)
+        return FencingCoordinator(0, ids=self.ids, has_incarnations=self.draws)
 
     def crash(self, keep: int | None = None) -> None:
         kept = max(self.confirmed, len(self.log) if keep is None else min(keep, len(self.log)))
@@ -81,13 +81,13 @@ class Service(Beside):
     def _begin_life(self) -> None:
         service, position, version = self._register()
         is_lost = self.compares and version >= 0 and not self.machine.holds(service, position)
-        hold = tuple(self.machine.living()) if is_lost else ()
+        hold = tuple(self.machine.unfinished()) if is_lost else ()
         while True:
             number = FIRST_SERVICE + self.rng.randrange(1 << 6)  # few, so they meet
             if number not in self.cluster.services:
                 break
         self.cluster.services.add(number)
-        self._carry_out(self.machine.decide(BeginLife(self.token(), number, hold), self.now_ms))
+        self._carry_out(self.machine.decide(BeginIncarnation(self.token(), number, hold), self.now_ms))
 
     def confirm(self) -> None:
         """What is durable is told once the register says so."""
@@ -99,7 +99,7 @@ class Service(Beside):
             self.is_fenced = True
         else:
             self.version += 1
-            self.cluster.registers[self.store] = (self.machine.life, (0, self.confirmed - 1), self.version)
+            self.cluster.registers[self.store] = (self.machine.incarnation, (0, self.confirmed - 1), self.version)
         if self.is_fenced:
             for key in set(self.telegrams) - before:
                 del self.telegrams[key]

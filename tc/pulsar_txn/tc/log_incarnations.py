@@ -1,14 +1,15 @@
-"""The lives of a log: each start of its coordinator, and each take-over of the lead, begins another one.
+"""Incarnations of a log: each start of its coordinator, and each take-over of the lead, begins another one.
 
-A LIFE record says so, before anything is opened in the life. It names the life by a service number, drawn at random. With lanes
-the number is the upper part of every lane that the life gives, so no two lives give the same id, whatever became of their logs:
-a lane has 48 bits, 28 of the service and 20 that count. The highest bit of a service number is set, so it is never a part of a
-lane that was given before there were lives.
+An INCARNATION record says so, before anything is opened in the incarnation. It names the incarnation by a service number, drawn
+at random. With lanes the number is the upper part of every lane that the incarnation gives, so no two of them give the
+same id, whatever became of their logs: a lane has 48 bits, 28 of the service and 20 that count. The highest bit of a service
+number is set, so it is never a part of a lane that was given before there were incarnations.
 
-The host keeps the newest life of a log, and how far the log had come, where the participants are. A log that does not hold that
-was restored, rolled back or copied (`Lives.holds`): the life that is lost may have decided what is open in this log.
+The host keeps the newest incarnation of a log, and how far the log had come, where the participants are. A log that does not
+hold that was restored, rolled back or copied (`LogIncarnations.holds`): the incarnation that is lost may have decided what is
+open in this log.
 
-What is open then is HELD, by records after the LIFE record: see `table`.
+What is open then is HELD, by records after the INCARNATION record: see `table`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pulsar_txn.ledger.machine import Reply, Step
 from pulsar_txn.tc import records
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
-from pulsar_txn.tc.requests import BeginLife
+from pulsar_txn.tc.requests import BeginIncarnation
 from pulsar_txn.tc.table import HELD, OPEN
 from pulsar_txn.wire.ids import Position, TxnStatus
 
@@ -33,9 +34,9 @@ FIRST_SERVICE: Final = 1 << SERVICE_BITS - 1
 LAST_SERVICE: Final = (1 << SERVICE_BITS) - 1
 """Numbers that are drawn: from the first to the last one."""
 NO_SERVICE: Final = 0
-"""The service of everything that was given before the first LIFE record."""
+"""The service of everything that was given before the first INCARNATION record."""
 
-_MOST_LIVES: Final = 4096
+_MOST_INCARNATIONS: Final = 4096
 _HELD_AT_ONCE: Final = 2048
 """Transactions that one record holds: a few milliseconds."""
 
@@ -43,23 +44,23 @@ _Records: TypeAlias = tuple[tuple[str, Record], ...]
 
 
 def first_lane(service: int) -> int:
-    """The lane before the first one that a life gives."""
+    """The lane before the first one that an incarnation gives."""
     return service << COUNT_BITS
 
 
 def end_of_lanes(service: int) -> int:
-    """The lane after the last one that a life gives."""
+    """The lane after the last one that an incarnation gives."""
     return service + 1 << COUNT_BITS if service else FIRST_SERVICE << COUNT_BITS
 
 
 def service_of(lane: int) -> int:
-    """The life that gave a lane."""
+    """The incarnation that gave a lane."""
     service = lane >> COUNT_BITS
     return service if service >= FIRST_SERVICE else NO_SERVICE
 
 
-class Life(NamedTuple):
-    """`first_least`: the first id that it may give. `begins_at`: its LIFE record. `goes_on`: it follows in the same process."""
+class LogIncarnation(NamedTuple):
+    """`first_least`: the first id that it may give. `begins_at`: its record. `goes_on`: it follows in the same process."""
 
     service: int
     first_least: int
@@ -67,65 +68,67 @@ class Life(NamedTuple):
     goes_on: bool
 
 
-class Lives:
-    """The newest lives of a log, in order. `is_awaited`: nothing is opened or ended by itself until a life has begun.
+class LogIncarnations:
+    """The newest incarnations of a log, in order. `is_awaited`: nothing is opened or ended by itself until one has begun.
 
     `until_least`: ids from here on are not reserved yet; None: none have to be.
     """
 
     def __init__(self) -> None:
-        self.kept: list[Life] = []
+        self.kept: list[LogIncarnation] = []
         self.is_awaited = False
         self.until_least: int | None = None
 
     @property
     def newest(self) -> int:
-        """The service number of the newest life; NO_SERVICE before the first one."""
+        """The service number of the newest incarnation; NO_SERVICE before the first one."""
         return self.kept[-1].service if self.kept else NO_SERVICE
 
-    def began(self, life: Life, until_least: int) -> None:
-        """A LIFE record was applied."""
-        if not self.kept or self.kept[-1].service != life.service:
-            self.kept.append(life)
-            del self.kept[:-_MOST_LIVES]
+    def began(self, incarnation: LogIncarnation, until_least: int) -> None:
+        """An INCARNATION record was applied."""
+        if not self.kept or self.kept[-1].service != incarnation.service:
+            self.kept.append(incarnation)
+            del self.kept[:-_MOST_INCARNATIONS]
         self.is_awaited = False
         if until_least:
             self.until_least = max(until_least, self.until_least or 0)
 
     def of(self, least: int) -> int | None:
-        """The life that gave an id; None when that life is forgotten."""
-        at = bisect_right(self.kept, least, key=lambda life: life.first_least)
+        """The incarnation that gave an id; None when that incarnation is forgotten."""
+        at = bisect_right(self.kept, least, key=lambda incarnation: incarnation.first_least)
         if at:
             return self.kept[at - 1].service
-        return NO_SERVICE if len(self.kept) < _MOST_LIVES else None
+        return NO_SERVICE if len(self.kept) < _MOST_INCARNATIONS else None
 
     def holds(self, service: int, position: Position, last_applied: Position) -> bool:
-        """True if this log holds what a life had written up to a position."""
-        for at, life in enumerate(self.kept):
-            if life.service == service:
+        """True if this log holds what an incarnation had written up to a position."""
+        for at, incarnation in enumerate(self.kept):
+            if incarnation.service == service:
                 following = self.kept[at + 1].begins_at if at + 1 < len(self.kept) else None
                 return position <= last_applied if following is None else position < following
         return False
 
-    def elements(self) -> Iterator[tuple[str, CoordinatorSnapshot.Life]]:
-        """The lives, each with the name of its field in a snapshot."""
+    def elements(self) -> Iterator[tuple[str, CoordinatorSnapshot.Incarnation]]:
+        """The incarnations, each with the name of its field in a snapshot."""
         for service, first_least, (ledger_id, entry_id), goes_on in tuple(self.kept):
             yield (
-                "lives",
-                CoordinatorSnapshot.Life(
+                "incarnations",
+                CoordinatorSnapshot.Incarnation(
                     service=service, first_least=first_least, ledger_id=ledger_id, entry_id=entry_id, goes_on=goes_on
                 ),
             )
 
     def restore(self, part: CoordinatorSnapshot) -> None:
-        """Take over the lives of a slice."""
+        """Take over the incarnations of a slice."""
         self.kept += [
-            Life(each.service, each.first_least, (each.ledger_id, each.entry_id), each.goes_on) for each in part.lives
+            LogIncarnation(each.service, each.first_least, (each.ledger_id, each.entry_id), each.goes_on)
+            for each in part.incarnations
         ]
 
 
-def begin(request: BeginLife, statuses: Iterable[tuple[int, TxnStatus]], next_id: int, now_ms: int) -> Step[Record]:
-    """The LIFE record, and then those that hold what may have been decided in a life that is lost: they are of the new life.
+def begin(request: BeginIncarnation, statuses: Iterable[tuple[int, TxnStatus]], next_id: int, now_ms: int) -> Step[Record]:
+    """The INCARNATION record, and then those that hold what may have been decided in an incarnation that is lost: they are of
+    the new incarnation.
 
     `statuses`: those of the transactions that are to be held. Registers move after all of this is durable, so after a crash in
     between the next start compares again, and holds the others.
@@ -137,8 +140,8 @@ def begin(request: BeginLife, statuses: Iterable[tuple[int, TxnStatus]], next_id
     for status, leasts in by_status.items():
         held += moved(leasts, status, HELD, now_ms, next_id - 1, request.cause)
     newest = max(next_id, request.first_least) - 1
-    life = records.life(request.service, request.goes_on, request.first_least, request.until_least, now_ms, newest)
-    return Step(((LOG, life), *held), (Reply(request.token),))
+    begins = records.incarnation(request.service, request.goes_on, request.first_least, request.until_least, now_ms, newest)
+    return Step(((LOG, begins), *held), (Reply(request.token),))
 
 
 def release(leasts: Collection[int], next_id: int, now_ms: int) -> _Records:
