@@ -1,6 +1,6 @@
 """The three ways of rows to their topics beside each other: staged, grouped (our broker) and `write_batch`.
 
-Not of the usual run: `--only ways`, with `--server stock` on a stock Pulsar. It tells what one way less would cost (ADR 66).
+Not of the usual run: `--only ways`, with `--server stock` on a stock Pulsar (ADR 66).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def gates(place: Place) -> Iterator[Gate]:
         options = {"service.url": place.url, "topic": TOPIC, "delivery": delivery}
         rows.write.format("pulsar").options(**options).mode("append").save()
 
-    def barrier() -> None:
+    def publish() -> None:
         write_batch(rows, next(_micro_batches), serviceUrl=place.url, topic=TOPIC, sinkId="ways")
 
-    ways: dict[str, Callable[[], None]] = {"staged": partial(save, "staged"), "write_batch": barrier}
+    ways: dict[str, Callable[[], None]] = {"staged": partial(save, "staged"), "write_batch": publish}
     if place.is_ours:
         ways["grouped"] = partial(save, "grouped")
     seconds = dict(zip(ways, place.seconds(*ways.values()), strict=True))

@@ -201,7 +201,7 @@ class TransactionCoordinator:
     def recovered(self, now_ms: int) -> Step[Record]:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
-        self._state.incarnations.is_awaited = self._has_incarnations
+        self._state.incarnations.recovered(is_awaited=self._has_incarnations)
         self._times.started_ms = now_ms
         if self._lanes is not None:
             self._lanes.recovered(now_ms)

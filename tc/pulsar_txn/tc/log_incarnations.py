@@ -118,8 +118,14 @@ class LogIncarnations:
                 ),
             )
 
+    def recovered(self, *, is_awaited: bool) -> None:
+        """The log has been read. `is_awaited`: an incarnation has to begin now."""
+        self.is_awaited = is_awaited
+
     def restore(self, part: CoordinatorSnapshot) -> None:
-        """Take over the incarnations of a slice."""
+        """Take over the incarnations of a slice, and of the first one how far numbers are reserved."""
+        if part.HasField("until_least"):
+            self.until_least = part.until_least
         self.kept += [
             LogIncarnation(each.service, each.first_least, (each.ledger_id, each.entry_id), each.goes_on)
             for each in part.incarnations

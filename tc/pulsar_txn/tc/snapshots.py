@@ -142,8 +142,6 @@ def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
     if state.lanes is not None:
         state.lanes.next_lane = snapshot.next_lane
         state.lanes.given = snapshot.lanes_given if snapshot.HasField("lanes_given") else snapshot.next_lane - 1
-    if snapshot.HasField("until_least"):
-        state.incarnations.until_least = snapshot.until_least
     state.is_restoring = True
     state.next_id = snapshot.next_local_txn_id
     state.newest_time_ms = snapshot.newest_time

@@ -23,15 +23,14 @@ import http.client
 import inspect
 import json
 import os
-import queue
 import ssl
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -164,53 +163,6 @@ def background() -> Background:
             _by_pid.clear()
             found = _by_pid[os.getpid()] = Background()
         return found
-
-
-Hand: TypeAlias = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
-"""`await hand(function)`, on the loop: call it in the waiting thread; its result, or its exception."""
-
-_OVER: Final = None
-
-
-def run_with_hands(background: Background, work: Callable[[Hand], Coroutine[Any, Any, T]]) -> T:
-    """Run `work(hand)` on the loop, and meanwhile call in this thread what it hands over."""
-    handed: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-    async def hand(function: Callable[[], Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-
-        def call() -> None:
-            try:
-                result = function()
-            except BaseException as error:
-                loop.call_soon_threadsafe(_settle, done, None, error)
-                if not isinstance(error, Exception):
-                    raise  # an interrupt belongs to this thread
-            else:
-                loop.call_soon_threadsafe(_settle, done, result, None)
-
-        handed.put(call)
-        return await done
-
-    future = background.start(work(hand))
-    future.add_done_callback(lambda _done: handed.put(_OVER))
-    try:
-        while (call := handed.get()) is not None:
-            call()
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
-def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error if isinstance(error, Exception) else RuntimeError(f"interrupted: {error!r}"))
 
 
 _SECONDS: Final = 5.0

@@ -5,17 +5,17 @@
 
     query = totals.writeStream.foreachBatch(publish).outputMode("update").option("checkpointLocation", …).start()
 
-It works on every Pulsar that has transactions. The rows are sent by a barrier job: all its tasks run at the same time and
-share the transaction, and when one fails, the transaction is aborted and the whole job runs again in another.
+It works on every Pulsar that has transactions. A Spark job of its own stages the rows, as the tasks of a stream do (`staged`),
+and the driver publishes them with the marker of the micro-batch.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,14 +23,13 @@ from pyspark import TaskContext
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, TopicNotFound
 from pulsar_txn.client.encoded import open_entry_reader
-from pulsar_txn.pipeline.spark.connecting import Hand, background, connection_of, run_with_hands
-from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
+from pulsar_txn.pipeline.spark.connecting import background, connection_of
+from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.columns import check_columns, written_type
 from pulsar_txn.pipeline.spark.sink.committer import (
     ANY_TOPIC,
-    JobCommitter,
     KeptSinks,
     PublishResult,
     SinkCommitter,
@@ -48,37 +47,37 @@ from pulsar_txn.pipeline.spark.sink.delivery import (
     offsets_digest,
     sink_id,
     source_ends,
+    staging_topic_of,
 )
-from pulsar_txn.pipeline.spark.sink.store import Job, JobSinkStore, check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send_shared
+from pulsar_txn.pipeline.spark.sink.staged import Staged, check_partitions, handed_over, rows_by_topic, schema_of
+from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore, check_checkpoint, places_to_acknowledge
+from pulsar_txn.pipeline.spark.sink.tasks import Encoding, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SCHEMA: Final = "topic string, rows bigint"
-_ARROW: Final = pa.schema([("topic", pa.string()), ("rows", pa.int64())])
+_SCHEMA: Final = "result binary"
 
 _CONNECT_WORKER: Final = "pyspark.sql.connect.streaming.worker"
 _lock: Final = threading.Lock()
 _called: Final[dict[tuple[Any, ...], tuple[str, int]]] = {}
 """The last call of this process for each sink: run and micro-batch."""
 
-sinks: Final[KeptSinks[JobCommitter, JobSinkStore]] = KeptSinks()
+sinks: Final[KeptSinks[SinkCommitter, PulsarSinkStore]] = KeptSinks()
 """The sinks of `write_batch`, by cluster, control topic and query."""
 
 
-def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: int | None = None, **options: Any) -> bool:
+def write_batch(df: DataFrame, batch_id: int, *, partitions: int | None = None, **options: Any) -> bool:
     """Publish a micro-batch once: all its rows become visible together, in all their topics.
 
     `options` are those of the sink (`serviceUrl`, `topic`, `sinkId`, …); names with dots go in as `**{"service.url": …}`.
-    With Spark Connect, and outside of `foreachBatch`, `sinkId` is required. `partitions`: how many tasks send; by default
-    as many as there are slots, at most as many as the frame has. A barrier job waits until that many slots are free.
-    `max_runs`: how often the job is run, each time in a new transaction, before its error is raised.
+    With Spark Connect, and outside of `foreachBatch`, `sinkId` is required. `partitions`: how many tasks encode the rows; by
+    default as many as the frame has. Spark tries a task that fails again; the job's error is raised as Spark has it.
 
     Several frames in one micro-batch: one call for each. The topic belongs to the sink's name, so frames for different topics
     need nothing else; frames for one topic, or with a column `topic`, need a `sinkName` each.
 
-    Returns whether it was published now; False: an earlier run had done it. Raises a SinkError, which ends the query; the
+    True if it was published now; False: an earlier run had done it. Raises a SinkError, which ends the query; the
     replay after a restart decides. SkipRefused when the number was published with other work. OptionError for what cannot
     work, also for a second call with one name in a micro-batch; then this call has written nothing.
     """
@@ -103,11 +102,13 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     check_checkpoint(chosen, checkpoint)
     acks = places_to_acknowledge(chosen, checkpoint, batch_id)
     target = full_name(chosen.topics[0]) if chosen.topics else ANY_TOPIC
-    work = Work(batch_id, {}, (), ends, acks, target, offsets_digest(checkpoint, batch_id))
-    frame = df.repartition(partitions or _tasks(df, context))
-    job = partial(_send_all, frame, chosen, batch_id, typed)
+    digest = offsets_digest(checkpoint, batch_id)
     with _once(chosen, query_id, _run(context, query_id), batch_id):
-        result = run_with_hands(background(), partial(_commit, chosen, query_id, work, job, max_runs))
+        staged = _stage_all(df if partitions is None else df.repartition(partitions), chosen, query_id, batch_id, typed)
+        payloads, parked = handed_over(staged)
+        rows = rows_by_topic(payloads, parked)
+        work = Work(batch_id, rows, [each.place for each in parked], ends, acks, target, digest)
+        result = background().run(_commit(chosen, query_id, work, staged))
     return result is PublishResult.PUBLISHED
 
 
@@ -141,32 +142,22 @@ def _once(options: Options, query_id: str, run: str | None, batch_id: int) -> It
         raise
 
 
-def _tasks(df: DataFrame, context: Any) -> int:
-    """Number of tasks that can run at the same time, at most as many as there is work for."""
-    if context is None:
-        return 1
-    return max(1, min(int(df.rdd.getNumPartitions()), int(context.defaultParallelism)))
-
-
-async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> PublishResult:
+async def _commit(options: Options, query_id: str, work: Work, staged: list[Staged]) -> PublishResult:
     name = frame_id(options, query_id)
     control_topic = control_topic_of(options, name)
 
-    async def make() -> tuple[JobCommitter, JobSinkStore]:
+    async def make() -> tuple[SinkCommitter, PulsarSinkStore]:
         client = await background().client(options)
         await end_grouped_runs(client, options, name)
         former = None if name == (first := sink_id(options, query_id)) else await _last_of(client, options, first, query_id)
         if former is not None and not_same_target("", former.rows, work) is not None:
             former = None  # of another frame
-        committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs, inherited=former)
-        return committer, JobSinkStore(client, control_topic, options)
+        committer = SinkCommitter(name, query_id, adopt=options.adopt_checkpoint, inherited=former)
+        return committer, PulsarSinkStore(client, control_topic, staging_topic_of(options, name), options)
 
-    async def commit(committer: JobCommitter, store: JobSinkStore) -> PublishResult:
-        store.expect_job(job, hand)
-        try:
-            result: PublishResult = await store.carry_out(committer.commit(work), work.batch_id, [])
-        except StoreFailed as error:
-            raise error from store.cause
+    async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> PublishResult:
+        steps = committer.commit(work)
+        result: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
         return result
 
     return await sinks.commit(connection_of(options), control_topic, query_id, make=make, work=commit)
@@ -179,7 +170,7 @@ async def _last_of(client: AsyncClient, options: Options, name: str, query_id: s
         await (await open_entry_reader(client, control_topic, EARLIEST_ID, queue_bytes=1, most=1)).close()  # creates nothing
     except TopicNotFound:
         return None
-    store = JobSinkStore(client, control_topic, options)
+    store = PulsarSinkStore(client, control_topic, staging_topic_of(options, name), options)
     try:
         found: Marker | None = await store.carry_out(SinkCommitter(name, query_id).learn(), -1, [])
     finally:
@@ -187,26 +178,16 @@ async def _last_of(client: AsyncClient, options: Options, name: str, query_id: s
     return found
 
 
-def _send_all(frame: DataFrame, options: Options, batch_id: int, typed: TopicType | None, txn_id: str) -> dict[str, int]:
-    """Run the job. Its tasks get one number of partitions of each topic that is known."""
-    sender = _sender(options, batch_id, txn_id, counted(options), typed)
-    rows: dict[str, int] = {}
-    for each in frame.mapInArrow(sender, _SCHEMA, barrier=True).collect():
-        rows[each.topic] = rows.get(each.topic, 0) + each.rows
-    return rows
+def _stage_all(frame: DataFrame, options: Options, query_id: str, batch_id: int, typed: TopicType | None) -> list[Staged]:
+    """Run the job; the results of its tasks. They get one number of partitions of each topic that is known."""
+    known, topic = counted(options), staging_topic_of(options, frame_id(options, query_id))
 
-
-def _sender(
-    options: Options, batch_id: int, txn_id: str, known: Mapping[str, int], typed: TopicType | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Function for each task: it sends its rows, and answers the number sent to each topic."""
-
-    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        task = 0 if context is None else context.partitionId()
-        rows = send_shared(Encoding(options, task, known, str(batch_id), typed=typed), batches, txn_id)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(list(rows), pa.string()), pa.array(list(rows.values()), pa.int64())], schema=_ARROW
-        )
+        number = 0 if context is None else context.partitionId()
+        result = stage(Encoding(options, number, known, str(batch_id), typed=typed), batches, topic, query_id)
+        yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
-    return send
+    staged = [pickle.loads(each.result) for each in frame.mapInArrow(task, _SCHEMA).collect()]  # noqa: S301 - of our own tasks
+    check_partitions(staged)
+    return staged

@@ -17,15 +17,6 @@ Why it holds: rows and marker are decided together; a marker can only be written
 the older one either has written its marker before the fence, and the newer one waits for its decision after the
 barrier, or it can never commit.
 
-The commit of `write_batch`: the rows are sent by a Spark job of its own, in the transaction of the marker.
-
-    publish     NewTxn, Intent; RunJob: all tasks send in this one transaction; the marker with the rows that they counted; END
-    doubt       as in `committer`. A job that failed leaves some rows in the transaction, so it is aborted, and the whole job
-                runs again in another one
-
-One transaction for several tasks is right only because the job belongs to us: as a barrier job it fails as a whole, no task
-of it is tried again by Spark, and nobody sends any more when it has succeeded.
-
 The sinks that this process keeps between commits, because Spark makes a new writer for each.
 
 Spark hands the commits of all queries of a session to a pool of processes, in any order. So the next commit of a query may
@@ -88,7 +79,6 @@ from pulsar_txn.pipeline.spark.sink.control import (
     Record,
     ReleaseStaging,
     Request,
-    RunJob,
     Sweep,
     WriteRecord,
 )
@@ -144,13 +134,11 @@ class SinkCommitter:
         query_id: str = "",
         *,
         adopt: bool = False,
-        attempts: int = ATTEMPTS,
         inherited: Marker | None = None,
     ) -> None:
         self.sink_id = sink_id
         self.query_id = query_id
         self._adopt = adopt
-        self._attempts = attempts
         self._inherited = inherited
         self._epoch: int | None = None
         self._my_epochs: set[int] = set()
@@ -172,18 +160,16 @@ class SinkCommitter:
         epoch, self._epoch = self._epoch, None  # known again only when this call ends well
         if epoch is None:
             epoch = yield from self._take_over()
-        for attempt in range(self._attempts + 1):
+        for attempt in range(ATTEMPTS + 1):
             if self._is_published(work):
                 self._check_mine(work)
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
                 return PublishResult.PUBLISHED if attempt else PublishResult.SKIPPED
-            if attempt < self._attempts:
+            if attempt < ATTEMPTS:
                 yield from self._attempt(work, epoch)
-        raise StoreFailed(
-            f"micro-batch {work.batch_id} could not be published in {self._attempts} transactions; restart the query"
-        )
+        raise StoreFailed(f"micro-batch {work.batch_id} could not be published in {ATTEMPTS} transactions; restart the query")
 
     def replaces(self, former: SinkCommitter) -> None:
         """Go on for a committer of the same run that was fenced, by another process of that run or by another run."""
@@ -402,15 +388,6 @@ def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
         f"first one; or give the new query a sinkId of its own; or, to continue in place of the first one, start it {start} "
         "and set adoptCheckpoint=true: nothing is skipped then, so rows that it reads again are published again"
     )
-
-
-class JobCommitter(SinkCommitter):
-    """See `SinkCommitter`. The rows of a `Work` are not known before the job has run."""
-
-    def _fill(self, marker: Marker, places: Sequence[Place]) -> Steps:
-        del places
-        rows: dict[str, int] = yield RunJob(marker.txn_id)
-        yield WriteRecord(attrs.evolve(marker, rows=rows), txn_id=marker.txn_id)
 
 
 logger = logging.getLogger(__name__)

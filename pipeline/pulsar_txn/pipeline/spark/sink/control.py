@@ -201,13 +201,6 @@ class Acknowledge:
 
 
 @attrs.frozen
-class RunJob:
-    """Run the job whose tasks send all rows in a transaction, and wait for its end. Reply: rows by topic. StoreFailed."""
-
-    txn_id: str
-
-
-@attrs.frozen
 class EndGroup:
     """Commit `txn_id` and `delivered` by one record, and abort what else the sink's epoch has open. Reply: EndReply."""
 
@@ -238,7 +231,6 @@ Request: TypeAlias = (
     | ReleaseStaging
     | EndTxn
     | Acknowledge
-    | RunJob
     | EndGroup
     | Sweep
     | Pause

@@ -15,8 +15,6 @@ also says where the versions before it went, so that one that is run again late 
 Carries out what the committer asks for, with a Pulsar client.
 
 Carries out what the committer of `grouped` asks for in addition, with a client of the sink's transactional id.
-
-Carries out what the committer of `write_batch` asks for in addition: the job that sends the rows.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import attrs
 
@@ -49,7 +47,6 @@ from pulsar_txn.client import (
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced, TransactionNotFound
 from pulsar_txn.client.inside import abort_all, commit_together
-from pulsar_txn.pipeline.spark.connecting import Hand
 from pulsar_txn.pipeline.spark.errors import AckConflict, OptionError, SinkError, SinkFenced, SkipRefused, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.committer import SinkCommitter, Steps, Work, full_name, not_same_target
@@ -72,7 +69,6 @@ from pulsar_txn.pipeline.spark.sink.control import (
     Record,
     ReleaseStaging,
     Request,
-    RunJob,
     Sweep,
     WriteRecord,
     decode_record,
@@ -497,42 +493,3 @@ class GroupedSinkStore(PulsarSinkStore):
             await abort_all(self._client)
         except PulsarError as error:
             logger.warning("what micro-batch %d has sent again is left to its timeout: %s", self._batch_id, error)
-
-
-Job: TypeAlias = Callable[[str], dict[str, int]]
-"""Sends all rows in the transaction with this id; the rows by topic."""
-
-
-class JobSinkStore(PulsarSinkStore):
-    """A `PulsarSinkStore` whose rows are sent by `job`. `cause` is what the last job failed with."""
-
-    def __init__(self, client: AsyncClient, control_topic: str, options: Options) -> None:
-        super().__init__(client, control_topic, "", options)
-        self.cause: Exception | None = None
-        self._job: Job | None = None
-        self._hand: Hand | None = None
-
-    def expect_job(self, job: Job, hand: Hand) -> None:
-        """The job of the next micro-batch, and how to reach the thread that runs it."""
-        self._job, self._hand, self.cause = job, hand, None
-
-    async def _perform(self, request: Any) -> Any:
-        if isinstance(request, RunJob):
-            return await self._run(request.txn_id)
-        return await super()._perform(request)
-
-    async def _run(self, txn_id: str) -> dict[str, int]:
-        assert self._job is not None  # noqa: S101  # `expect_job` comes first
-        assert self._hand is not None  # noqa: S101
-        job = self._job
-        try:
-            rows: dict[str, int] = await self._hand(lambda: job(txn_id))
-        except OptionError:
-            await self._abort(txn_id)  # another run would end the same way
-            raise
-        except Exception as error:
-            self.cause = error
-            raise StoreFailed(f"the job that sends the rows failed: {error}") from error
-        finally:
-            self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
-        return rows

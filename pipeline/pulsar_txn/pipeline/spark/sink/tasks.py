@@ -51,23 +51,14 @@ class Sent(WriterCommitMessage):
 class TaskSending:
     """The rows of one attempt of a task: in a transaction of its own, opened by its first payload under `epoch`.
 
-    It sends only while `gate` is open (`delivery`). Or, with `txn_id`, in one that the driver has opened for all tasks.
+    It sends only while `gate` is open (`delivery`).
     """
 
-    def __init__(
-        self,
-        options: Options,
-        epoch: Epoch | None = None,
-        gate: str | None = None,
-        *,
-        txn_id: str | None = None,
-        schema: SchemaInfo | None = None,
-    ) -> None:
+    def __init__(self, options: Options, epoch: Epoch, gate: str | None, schema: SchemaInfo | None) -> None:
         self._schema = schema
         self._options = options
         self._epoch = epoch
         self._gate = gate
-        self._shared = txn_id
         self._txn: AsyncTransaction | None = None
         self._producers: dict[str, AsyncProducer[bytes]] = {}
         self._tickets: list[asyncio.Future[Any]] = []
@@ -95,7 +86,7 @@ class TaskSending:
         background().run(self._close())
 
     async def _put(self, payload: Payload) -> None:
-        client = await background().client(self._options, None if self._epoch is None else self._epoch.name)
+        client = await background().client(self._options, self._epoch.name)
         try:
             if self._txn is None:
                 self._txn = await self._join(client)
@@ -109,9 +100,6 @@ class TaskSending:
         self.rows[payload.topic] = self.rows.get(payload.topic, 0) + payload.batch.num_messages
 
     async def _join(self, client: AsyncClient) -> AsyncTransaction:
-        if self._shared is not None:
-            return client.attach_transaction(self._shared)
-        assert self._epoch is not None  # noqa: S101  # one of the two is given
         await act_as(client, self._epoch)
         return client.attach_transaction(await open_for_others(client, self._options.transaction_timeout_ms))
 
@@ -237,7 +225,7 @@ def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_
 
 def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, gate: str | None, query_id: str) -> Sent:
     """The rows of a task, sent to their topics in a transaction of this attempt, while `gate` is open."""
-    sending = TaskSending(encoding.options, epoch, gate, schema=encoding.schema)
+    sending = TaskSending(encoding.options, epoch, gate, encoding.schema)
     try:
         partitions = encoding.encode(batches, sending.put)
         sending.finish()
@@ -247,17 +235,6 @@ def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, gate: str | N
     finally:
         sending.close()
     return Sent(query_id, encoding.number, epoch, sending.txn_id, sending.rows, partitions)
-
-
-def send_shared(encoding: Encoding, batches: Iterator[Any], txn_id: str) -> dict[str, int]:
-    """The rows of a task, sent in a transaction that the driver has opened for all tasks; how many to each topic."""
-    sending = TaskSending(encoding.options, txn_id=txn_id, schema=encoding.schema)
-    try:
-        encoding.encode(batches, sending.put)
-        sending.finish()
-    finally:
-        sending.close()
-    return sending.rows
 
 
 def _session_time_zone() -> str | None:
