@@ -137,10 +137,11 @@ async def test_very_wide_transactions_are_described_while_others_have_their_turn
     assert [each.participant_count for each in answer.transactions] == [1000] * 100
     assert held.longest_seconds < held.total_seconds / 3
     txn_id = txn_of(answer.transactions[1])
-    living = machine.describe(None, "app").living
+    unfinished = machine.describe(None, "app").unfinished
     await one.end(txn_id, TxnAction.ABORT)
-    left = commands.each_living(machine, attrs.evolve(machine.describe(None, "app"), living=living), bench.broker.turn.budget)
-    assert [each.txn_id.least async for each in left] == [least for least in living if least != txn_id.least]
+    info = attrs.evolve(machine.describe(None, "app"), unfinished=unfinished)
+    left = commands.each_unfinished(machine, info, bench.broker.turn.budget)
+    assert [each.txn_id.least async for each in left] == [least for least in unfinished if least != txn_id.least]
 
 
 async def test_a_question_for_a_coordinator_that_is_not_there_is_refused_and_can_be_repeated(bench: Any) -> None:

@@ -73,10 +73,10 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.coordinators import coordinator_stats as coordinator_stats
     from pulsar_txn.broker.admin.coordinators import coordinators_of as coordinators_of
     from pulsar_txn.broker.admin.coordinators import listed as listed
-    from pulsar_txn.broker.admin.coordinators import place_of as place_of
+    from pulsar_txn.broker.admin.coordinators import own_fields as own_fields
     from pulsar_txn.broker.admin.coordinators import resume_transaction as resume_transaction
-    from pulsar_txn.broker.admin.coordinators import shown_beside as shown_beside
     from pulsar_txn.broker.admin.coordinators import slow_transactions as slow_transactions
+    from pulsar_txn.broker.admin.coordinators import sort_key_of as sort_key_of
     from pulsar_txn.broker.admin.coordinators import transaction_metadata as transaction_metadata
     from pulsar_txn.broker.admin.coordinators import txn_id_of as txn_id_of
     from pulsar_txn.broker.admin.errors import errors as errors
@@ -91,9 +91,9 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.identity import Rules as Rules
     from pulsar_txn.broker.admin.identity import asker as asker
     from pulsar_txn.broker.admin.identity import identify_askers as identify_askers
+    from pulsar_txn.broker.admin.lists import chunked_response as chunked_response
     from pulsar_txn.broker.admin.lists import limit as limit
     from pulsar_txn.broker.admin.lists import object_response as object_response
-    from pulsar_txn.broker.admin.lists import parts_response as parts_response
     from pulsar_txn.broker.admin.transactional_ids import ID_ROUTES as ID_ROUTES
     from pulsar_txn.broker.admin.transactional_ids import describe_id as describe_id
     from pulsar_txn.broker.admin.transactional_ids import list_ids as list_ids
@@ -110,9 +110,9 @@ else:
             "coordinator_stats",
             "coordinators_of",
             "listed",
-            "place_of",
+            "sort_key_of",
             "resume_transaction",
-            "shown_beside",
+            "own_fields",
             "slow_transactions",
             "transaction_metadata",
             "txn_id_of",
@@ -121,7 +121,7 @@ else:
         "exposition": ("counter", "gauge", "histogram", "limits_reached", "of_coordinators", "of_loop", "texts"),
         "guard": ("guard",),
         "identity": ("Rules", "asker", "identify_askers"),
-        "lists": ("limit", "object_response", "parts_response"),
+        "lists": ("limit", "object_response", "chunked_response"),
         "transactional_ids": ("ID_ROUTES", "describe_id", "list_ids"),
     }
     _WHERE: Final = {name: module for module, names in _HTTP.items() for name in names}

@@ -70,8 +70,8 @@ def joined(left: AckItem | None, right: AckItem | None) -> AckItem | None:
     return (left[0], union(left[1], right[1]), max(left[2], right[2]))
 
 
-def place_of(item: AckItem) -> AckItem:
-    """A cumulative item in its one form: up to the last index of a batch is the whole entry."""
+def normal_form(item: AckItem) -> AckItem:
+    """A cumulative item in its normal form: up to the last index of a batch is the whole entry."""
     position, bits, batch_size = item
     return (position, None, batch_size) if bits is not None and bits == full_ack_set(batch_size) else item
 

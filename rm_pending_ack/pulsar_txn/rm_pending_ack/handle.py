@@ -18,7 +18,7 @@ from pulsar_txn.ledger.machine import (
     VerifyRegistered,
     WriteSnapshot,
 )
-from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
+from pulsar_txn.rm_pending_ack.ack_sets import contains, normal_form, reaches, unacknowledged, up_to
 from pulsar_txn.rm_pending_ack.conflicts import (
     check_cumulative,
     check_individual,
@@ -222,7 +222,7 @@ class PendingAckHandle:
         own = self._state.find(request.txn_id)
         if own is None and self._has_to_ask(request.txn_id, event):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
-        item = place_of(well_formed(request.item))
+        item = normal_form(well_formed(request.item))
         if is_repeat(own, request.key, (item,), cumulative=True):  # ACK_REPEATED
             return Step(effects=(Reply(request.token),))
         check_cumulative(self._state, self._cursor, own, item)
@@ -298,7 +298,7 @@ class PendingAckHandle:
         touched = tuple(part for item in near if (part := state.held_part(item)) is not None)
         if touched:
             step = self._step(Record(Op.PLAIN_ACK, items=touched), _move(touched, None, state.sequence + 1))
-        cumulative = None if request.cumulative is None else place_of(request.cumulative)
+        cumulative = None if request.cumulative is None else normal_form(request.cumulative)
         if cumulative is None or not self._touches(cumulative):
             return step
         record = Record(Op.PLAIN_ACK, items=(cumulative,), cumulative=True)

@@ -49,7 +49,7 @@ class _Slices:
         self.part = self._fresh()
 
     def _fresh(self) -> pb.PendingAckSnapshot:
-        part = pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=self._applied, last=_place(self._last))
+        part = pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=self._applied, last=_stored(self._last))
         if self._last_committed != NO_TXN:
             part.last_committed_most_bits, part.last_committed_least_bits = self._last_committed
         return part
@@ -104,7 +104,7 @@ def _write_held(slices: _Slices, low_watermark: int, image: HeldImage) -> Iterat
     left, keys_left = iter(items.items()), iter(keys.items())
     while True:
         some, some_keys = list(islice(left, _ITEMS_PER_ELEMENT)), list(islice(keys_left, _ITEMS_PER_ELEMENT))
-        target = slices.coordinator(most, low_watermark).open.add(least_bits=least, first=_place(first))
+        target = slices.coordinator(most, low_watermark).open.add(least_bits=least, first=_stored(first))
         _put(target, some, cumulative)
         for (acker, number), content in some_keys:
             target.keys.add(acker=acker, number=number, content=content)
@@ -118,7 +118,7 @@ def _write_settled(slices: _Slices, settled: Settled) -> Iterator[bytes]:
     cumulative, left = settled.cumulative, iter(settled.items.items())
     while True:
         some = list(islice(left, _ITEMS_PER_ELEMENT))
-        target = slices.part.settled.add(at=_place(settled.at), first=_place(settled.first))
+        target = slices.part.settled.add(at=_stored(settled.at), first=_stored(settled.first))
         if settled.txn_id != NO_TXN:
             target.most_bits, target.least_bits = settled.txn_id
         _put(target, some, cumulative)
@@ -204,7 +204,7 @@ def _get_settled(state: PendingState, source: pb.PendingAckSnapshot.Settled) -> 
     state.settle(Settled(state.sequence + 1, at, _position(source.first), txn_id, items, cumulative, size))
 
 
-def _place(position: Position) -> pb.LogPosition:
+def _stored(position: Position) -> pb.LogPosition:
     return pb.LogPosition(ledger_id=position[0], entry_id=position[1])
 
 

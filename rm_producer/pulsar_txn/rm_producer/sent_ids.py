@@ -49,7 +49,7 @@ class SentIds:
         if first > self.last:  # which nearly all are
             return False
         entries, known = self._entries, False
-        for at in range(self._place(first), len(entries), 3):
+        for at in range(self._index(first), len(entries), 3):
             if entries[at] != first:
                 break
             if entries[at + 1] == last:
@@ -66,7 +66,7 @@ class SentIds:
         if not entries or first >= entries[-3]:
             entries.extend((first, last, checksum))
         else:
-            at = self._place(first + 1)
+            at = self._index(first + 1)
             entries[at:at] = array("q", (first, last, checksum))
         self.last = max(self.last, last)
         if len(entries) > 3 * MAX_ENTRIES:
@@ -101,7 +101,7 @@ class SentIds:
             self.chunks = {**(self.chunks or {}), **dict(chunks)}
         self.last = max([self.last, *ranges[1::2], *entries[1::3], *dict(chunks)])
 
-    def _place(self, first: int) -> int:
+    def _index(self, first: int) -> int:
         """Index of the first entry from this id on."""
         entries = self._entries
         return 3 * bisect_left(range(len(entries) // 3), first, key=lambda number: entries[3 * number])

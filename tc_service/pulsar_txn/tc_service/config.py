@@ -29,7 +29,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Secret, Settings, TlsFiles, optional_secret, parse_service_url, secret
 
 from .cluster.participants import ParticipantRefused, validate_cluster_name
-from .topic_ledger.store import check_place
+from .topic_ledger.store import check_topic_prefix
 
 _SHIPPED: Final = "coordinator.conf"
 _PREFIX: Final = "cluster."
@@ -278,7 +278,7 @@ def _with_ledger(config: CoordinatorConfig, clusters: Mapping[str, ClusterConfig
     if config.ledger_provider == "journal":
         return config
     try:
-        check_place(config.ledger_namespace, config.ledger_topic_prefix)
+        check_topic_prefix(config.ledger_namespace, config.ledger_topic_prefix)
     except ValueError as error:
         raise ConfigError(f"ledgerNamespace, ledgerTopicPrefix: {error}") from None
     if config.bind_address in _EVERYWHERE and not config.advertised_address:

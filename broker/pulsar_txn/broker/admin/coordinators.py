@@ -186,10 +186,10 @@ def _machines(request: web.Request) -> list[tuple[tuple[bool, int], Any]]:
 def _after_txn(request: web.Request) -> tuple[tuple[bool, int], int]:
     """The list begins after this transaction: its coordinator and number. HTTPBadRequest."""
     text = after(request)
-    return place_of(request, text) if text else ((False, -1), -1)
+    return sort_key_of(request, text) if text else ((False, -1), -1)
 
 
-def place_of(request: web.Request, txn_id: str) -> tuple[tuple[bool, int], int]:
+def sort_key_of(request: web.Request, txn_id: str) -> tuple[tuple[bool, int], int]:
     """Sort key of a transaction in lists. HTTPBadRequest for a text that is no id."""
     found = _TXN.fullmatch(txn_id)
     if found is None:
@@ -208,10 +208,10 @@ async def _open_transactions(
     """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
     budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
     only_prepared, only_held, only_parked = flag(request, "prepared"), flag(request, "held"), flag(request, "parked")
-    for place, machine in machines:
+    for owner, machine in machines:
         first = machine.low_watermark + 1
-        if place <= after_id[0]:
-            first = max(first, after_id[1] + 1) if place == after_id[0] else machine.next_local_txn_id
+        if owner <= after_id[0]:
+            first = max(first, after_id[1] + 1) if owner == after_id[0] else machine.next_local_txn_id
         async for least in budget.each(_numbers(machine, first)):
             info = machine.transaction(least)
             if info is None or info.start_time_ms > opened_until_ms or not may_see(request, info.principal):
@@ -229,7 +229,7 @@ def _is_parked(info: Any) -> bool:
 def _numbers(machine: Any, first: int) -> Iterable[int]:
     """Numbers of transactions to look at from `first` on. Millions that have ended may follow one that waits for days."""
     numbers = range(first, machine.next_local_txn_id)
-    if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "living"):
+    if len(numbers) < _SPARSE * machine.active_count or not hasattr(machine, "unfinished"):
         return numbers
     return sorted(least for least in machine.unfinished() if least >= first)
 
@@ -247,7 +247,7 @@ async def _described(request: web.Request, infos: AsyncIterator[Any], most: int 
 _HELD_BECAUSE: Final = {Cause.RESTORED: "restored log", Cause.DOUBT: "cluster that was not claimed"}
 
 
-def shown_beside(info: Any) -> dict[str, Any]:
+def own_fields(info: Any) -> dict[str, Any]:
     """Show a transaction beyond Pulsar's shape: whose it is, when it changed, and who is asked for its outcome.
 
     A plug-in may know less of it.

@@ -40,22 +40,22 @@ def limit(request: web.Request) -> int | None:
 async def names_response(request: web.Request, pieces: Pieces) -> web.StreamResponse:
     """A JSON array of names."""
     most, budget = limit(request), request.app[TURN].budget
-    return await parts_response(request, _array(pieces, most, budget))
+    return await chunked_response(request, _array(pieces, most, budget))
 
 
 async def object_response(
     request: web.Request, items: AsyncIterator[tuple[str, Any]], headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
     """A JSON object of items that come one after the other. `headers`: more of the answer."""
-    return await parts_response(request, _object(items), headers=headers)
+    return await chunked_response(request, _object(items), headers=headers)
 
 
 async def value_response(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
     """A JSON object that may hold very many others."""
-    return await parts_response(request, request.app[TURN].budget.each(_dumped(value)))
+    return await chunked_response(request, request.app[TURN].budget.each(_dumped(value)))
 
 
-async def parts_response(
+async def chunked_response(
     request: web.Request,
     parts: AsyncIterator[str],
     content_type: str = "application/json; charset=utf-8",

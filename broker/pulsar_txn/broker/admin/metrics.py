@@ -25,7 +25,7 @@ from pulsar_txn.wire.ids import TxnAction
 from .answers import Routes
 from .common import BROKER
 from .exposition import counter, gauge, limits_reached, of_coordinators, of_loop, texts
-from .lists import parts_response
+from .lists import chunked_response
 
 MAX_TOPICS: Final = 1000
 MAX_SUBSCRIPTIONS: Final = 20_000
@@ -167,7 +167,7 @@ def _at(topic: Topic, cluster: str) -> list[str]:
 
 async def show_metrics(request: web.Request) -> web.StreamResponse:
     """GET: the text format of Prometheus."""
-    return await parts_response(request, exposition(request.app[BROKER]), CONTENT_TYPE_LATEST)
+    return await chunked_response(request, exposition(request.app[BROKER]), CONTENT_TYPE_LATEST)
 
 
 ROUTES: Routes = [("GET", "/metrics", show_metrics), ("GET", "/metrics/", show_metrics)]

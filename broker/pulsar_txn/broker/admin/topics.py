@@ -221,7 +221,7 @@ async def _start_of(request: web.Request) -> Position | None:
     if body == "earliest":
         return EARLIEST
     ledger_id, entry_id = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
-    if not _is_place(ledger_id) or not _is_place(entry_id):
+    if not _is_number(ledger_id) or not _is_number(entry_id):
         forms = '"earliest", "latest" or {"ledgerId": a number, "entryId": a number}'
         raise web.HTTPBadRequest(text=f"the body should be {forms}")
     if ledger_id < 0:
@@ -229,7 +229,7 @@ async def _start_of(request: web.Request) -> Position | None:
     return (ledger_id, entry_id - 1 if entry_id >= 0 else entry_id)
 
 
-def _is_place(value: Any) -> TypeGuard[int]:
+def _is_number(value: Any) -> TypeGuard[int]:
     return type(value) is int and -1 <= value < 1 << 63
 
 

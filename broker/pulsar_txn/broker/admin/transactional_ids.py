@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pulsar_txn.broker.commands.txn import MAX_TRANSACTIONS, each_living
+from pulsar_txn.broker.commands.txn import MAX_TRANSACTIONS, each_unfinished
 from pulsar_txn.broker.txn.coordinators import Coordinators
 
 from .answers import TURN, Routes
@@ -67,7 +67,7 @@ def _head(tc_id: int, info: Any) -> dict[str, Any]:
 
 async def _shown(request: web.Request, tc_id: int, machine: Any, info: Any) -> dict[str, Any]:
     describe, budget = request.app[COORDINATED].describe, request.app[TURN].budget
-    shown = [await describe(each) async for each in each_living(machine, info, budget)]
+    shown = [await describe(each) async for each in each_unfinished(machine, info, budget)]
     return _head(tc_id, info) | {"transactionCount": info.transaction_count, "transactions": shown}
 
 

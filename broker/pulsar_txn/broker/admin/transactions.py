@@ -17,7 +17,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .answers import Routes, body_text, done, failed, flag, number, text_of, whole_number
 from .common import BROKER, existing_subscription, opened, persistent_topic
-from .coordinators import BASE, Coordinated, coordinator, coordinators_of, shown_beside, txn_id_of
+from .coordinators import BASE, Coordinated, coordinator, coordinators_of, own_fields, txn_id_of
 from .identity import asker
 from .topics import internal_stats
 
@@ -75,7 +75,7 @@ async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
         "timeoutAt": info.timeout_ms,
         "producedPartitions": produced,
         "ackedPartitions": acked,
-    } | shown_beside(info)
+    } | own_fields(info)
 
 
 async def _topic_of(broker: Broker, name: str) -> AnyTopic | None:

@@ -66,14 +66,14 @@ def read_rules(text: str) -> dict[str, str]:
     """`transactionBufferProviderOverrides`: full topic names and namespaces to the names of buffers. Raises PluginError."""
     rules: dict[str, str] = {}
     for rule in filter(None, map(str.strip, text.split(","))):
-        place, _, value = (part.strip() for part in rule.rpartition("="))
-        if not place or not value:
+        scope, _, value = (part.strip() for part in rule.rpartition("="))
+        if not scope or not value:
             raise plugins.PluginError(f"{rule!r} is no rule; write tenant/namespace=half-topic, or persistent://…=half-topic")
-        rules[_place(place)] = value
+        rules[_scope(scope)] = value
     return rules
 
 
-def _place(text: str) -> str:
+def _scope(text: str) -> str:
     """A topic's base, or a namespace."""
     try:
         topic = TopicName.parse(text if "://" in text else f"persistent://{text}/any")

@@ -81,7 +81,7 @@ def _advice(folder: Path, finding: Finding) -> str:
     return "the logs that had something there are named in findings of their own"
 
 
-def _place(text: str) -> tuple[int, int]:
+def _frame_position(text: str) -> tuple[int, int]:
     segment, _, offset = text.partition(":")
     if not (segment.isdecimal() and offset.isdecimal()):
         raise click.BadParameter(
@@ -94,7 +94,7 @@ def _repair(folder: Path, frame: str | None, index: int | None, *, yes: bool) ->
     files, path = RealFiles(), str(folder)
     lock = folders.enter(files, path)
     try:
-        plan = plan_index(files, path, index or 0) if frame is None else plan_frame(files, path, *_place(frame))
+        plan = plan_index(files, path, index or 0) if frame is None else plan_frame(files, path, *_frame_position(frame))
         _tell(plan)
         _ask(yes=yes)
         carry_out(files, path, plan)

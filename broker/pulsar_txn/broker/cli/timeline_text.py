@@ -42,7 +42,7 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
         case "begun":
             return f"begun, timeout {timeline['timeoutMs'] / 1000:g} s"
         case "registered":
-            return "registered " + "; ".join(map(_place, event["participants"]))
+            return "registered " + "; ".join(map(_participant, event["participants"]))
         case "checked":
             return f"members of check group {timeline.get('checkGroup', '?')} have begun {event['count']} questions by then"
         case "prepared":
@@ -60,11 +60,11 @@ def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
         case "told":
             attempts = "" if event["attempts"] == 1 else f" after {event['attempts']} attempts"
             missing = "; there is no such topic now: this part is gone with it" if event.get("topicMissing") else ""
-            return f"told {_place(event)}{attempts}{missing}"
+            return f"told {_participant(event)}{attempts}{missing}"
         case other:
             return str(other)
 
 
-def _place(named: dict[str, Any]) -> str:
+def _participant(named: dict[str, Any]) -> str:
     subscription = f" {named['subscription']}" if "subscription" in named else ""
     return f"{named['cluster']} {named['topic']}{subscription}"

@@ -100,10 +100,10 @@ def _line(txn_id: str, txn: dict[str, Any]) -> str:
     subscriptions = sum(len(each) for each in (txn.get("ackedPartitions") or {}).values())
     timeout = f"timeout {txn['timeoutAt'] / 1000:g} s"
     line = f"{txn_id}\t{txn['status']}\topened {opened}\t{timeout}\t{topics} partitions, {subscriptions} subscriptions"
-    return "\t".join([line, *_beside(txn)])
+    return "\t".join([line, *_own_fields(txn)])
 
 
-def _beside(txn: dict[str, Any]) -> Iterator[str]:
+def _own_fields(txn: dict[str, Any]) -> Iterator[str]:
     """Lines that only our servers can fill."""
     if txn.get("prepared"):
         prepared = datetime.fromtimestamp(txn["modifiedAt"] / 1000, UTC).isoformat(timespec="milliseconds")

@@ -241,7 +241,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
             partition=consumer.partition,
             batch_index=batch_size - 1 if batch_size > 0 else -1,
         ),
-        consumer_mark_delete_position=_place(mark),
+        consumer_mark_delete_position=_message_id(mark),
         **half_messages,
     )
 
@@ -252,11 +252,11 @@ async def _half_message_ends(topic: Topic) -> dict[str, pb.MessageIdData]:
     if waiting is None:
         return {}
     await topic.log.flush()
-    first = {} if waiting.first is None else {"first_waiting_half": _place(waiting.first)}
-    return {"last_half": _place(waiting.last), **first}
+    first = {} if waiting.first is None else {"first_waiting_half": _message_id(waiting.first)}
+    return {"last_half": _message_id(waiting.last), **first}
 
 
-def _place(position: Position) -> pb.MessageIdData:
+def _message_id(position: Position) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]))
 
 
@@ -274,7 +274,7 @@ async def on_get_committed_position(session: Session, body: Any) -> None:
     session.connection.write_command(
         "getCommittedPositionResponse",
         request_id=body.request_id,
-        position=_place(found.position),
+        position=_message_id(found.position),
         **{name: unsigned64(value) for name, value in fields.items()},
     )
 

@@ -338,7 +338,7 @@ async def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, ow
     if info is None:
         return {}
     transactions, left = [], _MAX_NAMES
-    async for each in each_living(machine, info, session.services.turn.budget):
+    async for each in each_unfinished(machine, info, session.services.turn.budget):
         shown, used = _described_participants(session, each, left)
         left -= used
         transactions.append(_shown(each, shown))
@@ -350,7 +350,7 @@ async def _known(session: TxnSession, coordinators: Coordinators, tc_id: int, ow
     }
 
 
-async def each_living(machine: Any, info: Any, budget: LoopBudget) -> AsyncIterator[Any]:
+async def each_unfinished(machine: Any, info: Any, budget: LoopBudget) -> AsyncIterator[Any]:
     """The transactions of an id, each as it is when its turn comes; those that have ended meanwhile are passed over."""
     async for least in budget.each(info.unfinished, at_a_time=1):
         found = machine.transaction(least)

@@ -50,7 +50,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction, TxnId
 
 from . import records
-from .halves import Halves
+from .half_transaction import HalfTransaction
 from .snapshots import LOGS, VERSION, Head, read_slice, slices
 from .transitions import (
     COMMITTING,
@@ -90,8 +90,8 @@ class HalfTopicTransactionBuffer:
         self._ready = False
         self._is_restoring = False
         self._open_count = 0
-        self._transactions: OrderedMap[TxnId, Halves] = OrderedMap(Halves.image)
-        self._committing: OrderedDict[TxnId, Halves] = OrderedDict()  # those with a commit, in its order; derived
+        self._transactions: OrderedMap[TxnId, HalfTransaction] = OrderedMap(HalfTransaction.image)
+        self._committing: OrderedDict[TxnId, HalfTransaction] = OrderedDict()  # those with a commit, in its order; derived
         self._sent = SentMessages()
         self._watermarks = Watermarks(self._is_open)
         self._last: dict[str, Position] = dict.fromkeys(LOGS, EARLIEST)
@@ -148,7 +148,7 @@ class HalfTopicTransactionBuffer:
         )
 
     def waiting(self) -> Waiting:
-        """The halves of transactions that are open, or not copied to their end."""
+        """The half messages of transactions that are open, or not copied to their end."""
         oldest = self._transactions.first()
         return Waiting(self._last["half"], None if oldest is None else oldest[1].position(0))
 
@@ -211,21 +211,21 @@ class HalfTopicTransactionBuffer:
         return [("op", self._op(txn_id, self._make_marker(txn_id, TxnAction.ABORT))) for txn_id in wanted]
 
     def _op(self, txn_id: TxnId, marker: TopicRecord) -> TopicRecord:
-        halves = self._transactions[txn_id]
-        return records.op(marker, halves.position(0), halves.position(len(halves) - 1), len(halves))
+        txn = self._transactions[txn_id]
+        return records.op(marker, txn.position(0), txn.position(len(txn) - 1), len(txn))
 
     def _copies(self, txn_id: TxnId) -> CopyEntries:
-        return CopyEntries("half", "topic", self._transactions[txn_id].left(), txn_id)
+        return CopyEntries("half", "topic", self._transactions[txn_id].remaining(), txn_id)
 
     def _copied(self, copied: Copied) -> Step[TopicRecord]:
         """Only the next half of the transaction whose turn it is: whatever else comes is of a time before."""
         if copied.txn_id is None or next(iter(self._committing), None) != copied.txn_id:
             return NOTHING
-        halves = self._committing[copied.txn_id]
+        txn = self._committing[copied.txn_id]
         cell = TRANSITIONS[self.state_of(copied.txn_id), Event.COPIED]
-        if cell.act is SKIP or halves.position(halves.copied) != copied.position:
+        if cell.act is SKIP or txn.position(txn.copied) != copied.position:
             return NOTHING
-        done = halves.copied + 1 == len(halves)
+        done = txn.copied + 1 == len(txn)
         return Step((("topic", copied.record),), (Outcome(copied.txn_id, TxnAction.COMMIT),) if done else ())
 
     def _snapshot_due(self, ending: int) -> tuple[WriteSnapshot, ...]:
@@ -253,13 +253,13 @@ class HalfTopicTransactionBuffer:
     def _half(self, txn_id: TxnId, position: Position, header: EntryHeader) -> None:
         if TRANSITIONS[self.state_of(txn_id), Event.HALF_READ].act is SKIP:
             return
-        halves = self._transactions.get(txn_id)
-        if halves is None:
-            halves = self._transactions[txn_id] = Halves()
+        txn = self._transactions.get(txn_id)
+        if txn is None:
+            txn = self._transactions[txn_id] = HalfTransaction()
             self._open(txn_id)
         elif self._transactions.moments:
             self._transactions.changing(txn_id)
-        halves.add(position)
+        txn.add(position)
         self._sent.note(txn_id, header)
 
     def _open(self, txn_id: TxnId) -> None:
@@ -272,7 +272,7 @@ class HalfTopicTransactionBuffer:
         self._watermarks.rise(txn_id.most, header.highest_sequence_id - 1)
         if cell is None or cell.act is SKIP:
             return
-        halves = self._transactions[txn_id]
+        txn = self._transactions[txn_id]
         self._open_count -= 1
         self._sent.ended(txn_id)
         if event is Event.ABORT_READ:
@@ -282,33 +282,31 @@ class HalfTopicTransactionBuffer:
             if self._transactions.moments:
                 self._transactions.changing(txn_id)
             self._commits += 1
-            halves.commit = self._commits
-            self._committing[txn_id] = halves
+            txn.decide(self._commits)
+            self._committing[txn_id] = txn
         self._watermarks.left(txn_id, self._open_count)
 
     def _copy(self, txn_id: TxnId, before: Position) -> None:
-        halves = self._transactions.get(txn_id)
-        last = halves is not None and halves.copied + 1 == len(halves)
+        txn = self._transactions.get(txn_id)
+        last = txn is not None and txn.copied + 1 == len(txn)
         cell = TRANSITIONS[self.state_of(txn_id), Event.LAST_COPY_READ if last else Event.COPY_READ]
-        if halves is None or cell.act is SKIP:
+        if txn is None or cell.act is SKIP:
             return
         if self._transactions.moments:
             self._transactions.changing(txn_id)
-        if not halves.copied:
-            halves.before = before
-        halves.copied += 1
+        txn.copy(before)
         if last:
             del self._transactions[txn_id], self._committing[txn_id]
             self._committed_count += 1
 
     def _is_open(self, txn_id: TxnId) -> bool:
-        halves = self._transactions.get(txn_id)
-        return halves is not None and not halves.commit
+        txn = self._transactions.get(txn_id)
+        return txn is not None and not txn.commit
 
     # ---- records
 
     def encode(self, log: str, record: TopicRecord) -> bytes:
-        """An entry of the topic is what the host handed in; halves and ops: `records`."""
+        """An entry of the topic is what the host handed in; half messages and ops: `records`."""
         if log == "topic":
             data: bytes = record.data
             return data
@@ -328,7 +326,7 @@ class HalfTopicTransactionBuffer:
         self._committing = self._in_order_of_commit()
         return Step(effects=(PublishMaxRead(self.max_read_position), *map(self._copies, self._committing)))
 
-    def _in_order_of_commit(self) -> OrderedDict[TxnId, Halves]:
+    def _in_order_of_commit(self) -> OrderedDict[TxnId, HalfTransaction]:
         """Those with a commit. A snapshot tells transactions in the order in which they opened."""
         return OrderedDict(sorted(self._committing.items(), key=lambda item: item[1].commit))
 
@@ -360,10 +358,9 @@ class HalfTopicTransactionBuffer:
             self._commits = read.head.commits
             self._watermarks.of = dict(read.head.low_watermarks)
         for txn_id, commit, copied, before in read.transactions:
-            halves = self._transactions[txn_id] = Halves()
-            halves.commit, halves.copied, halves.before = commit, copied, before
+            txn = self._transactions[txn_id] = HalfTransaction(commit, copied, before)
             if commit:
-                self._committing[txn_id] = halves  # `recovered` puts them in order
+                self._committing[txn_id] = txn  # `recovered` puts them in order
             else:
                 self._open(txn_id)
         for txn_id, position in read.places:
@@ -372,7 +369,7 @@ class HalfTopicTransactionBuffer:
             self._transactions[txn_id].add(position)
 
     def trim_before(self, log: str) -> Position | None:
-        """Halves are needed from the oldest open transaction on, ops not at all after a snapshot, the topic is not ours."""
+        """Half messages: kept from the oldest open transaction on; ops not at all after a snapshot, the topic is not ours."""
         if log == "topic":
             return None
         ledger_id, entry_id = self._last[log]
@@ -383,17 +380,17 @@ class HalfTopicTransactionBuffer:
         """S1 (whole, in the order of commit), S9 (max_read_position), and what is derived."""
         committing = self._committing if self._ready else self._in_order_of_commit()  # as `recovered` will have them
         turn = list(committing)
-        commits = [halves.commit for halves in committing.values()]
+        commits = [txn.commit for txn in committing.values()]
         _invariant(commits == sorted(set(commits)), "S1: commits are out of order")
         _invariant(all(not self._committing[txn_id].copied for txn_id in turn[1:]), "S1: copied before its turn")
         _invariant(self._open_count == len(self._transactions) - len(turn), "S9: what is open is not counted")
         wrong = self._sent.check_invariants({txn_id for txn_id in self._transactions if self._is_open(txn_id)})
         _invariant(wrong is None, f"S11: {wrong}")
         found = self._watermarks.found()
-        for txn_id, halves in self._transactions.items():
-            _invariant(halves.copied < len(halves), f"S1: {txn_id} is copied, and still here")
-            _invariant(bool(halves.commit) == (txn_id in self._committing), f"S1: {txn_id} is committing, or not")
-            _invariant(halves.commit != 0 or txn_id in found, f"heap: {txn_id} is missing")
+        for txn_id, txn in self._transactions.items():
+            _invariant(txn.copied < len(txn), f"S1: {txn_id} is copied, and still here")
+            _invariant(bool(txn.commit) == (txn_id in self._committing), f"S1: {txn_id} is committing, or not")
+            _invariant(txn.commit != 0 or txn_id in found, f"heap: {txn_id} is missing")
 
 
 def _invariant(holds: bool, text: str) -> None:

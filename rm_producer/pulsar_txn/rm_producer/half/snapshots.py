@@ -15,7 +15,7 @@ from pulsar_txn.rm_producer.snapshots import SENT, pack_columns, unpack_columns
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
-from .halves import Image, places_of
+from .half_transaction import Image, positions_of
 
 VERSION: Final = 3
 LOGS: Final = ("half", "op", "topic")
@@ -68,7 +68,7 @@ def _slices_of(images: list[tuple[TxnId, Image]]) -> Iterator[bytes]:
     yield _packed(b"T", [(*txn_id, image[0], image[1], *image[2]) for txn_id, image in images])
     gathered: list[Row] = []
     for txn_id, image in images:
-        for chunk in places_of(image, _ROWS_PER_SLICE):
+        for chunk in positions_of(image, _ROWS_PER_SLICE):
             gathered += [(*txn_id, *position) for position in chunk]
             if len(gathered) >= _ROWS_PER_SLICE:
                 yield _packed(b"P", gathered[:_ROWS_PER_SLICE])

@@ -32,8 +32,8 @@ from pulsar_txn.broker.serving import (
     limit,
     listed,
     object_response,
-    place_of,
     slow_transactions,
+    sort_key_of,
     txn_id_of,
 )
 from pulsar_txn.tc_service.server.leaders import Address
@@ -241,7 +241,7 @@ async def list_open(request: web.Request) -> web.StreamResponse:
     """GET: `slow_transactions` of all instances, in one order. The first page of each is there before the answer begins."""
     if is_from_other_instance(request) or "coordinatorId" in request.query:
         return await slow_transactions(request)
-    asked, place = _OtherAnswers(request), partial(place_of, request)
+    asked, place = _OtherAnswers(request), partial(sort_key_of, request)
     of_here = listed(request)
     firsts = await asked.all(_page(request, request.query.get("after", "")))
     rest = [_listed_at(request, asked, url, first) for url, first in firsts.items()]

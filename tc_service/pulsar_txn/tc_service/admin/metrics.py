@@ -15,12 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from pulsar_txn.broker.serving import (
     Routes,
+    chunked_response,
     counter,
     gauge,
     limits_reached,
     of_coordinators,
     of_loop,
-    parts_response,
     texts,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
@@ -137,7 +137,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
 async def show_metrics(request: web.Request) -> web.StreamResponse:
     """GET: the text format of Prometheus."""
     service = request.app[SERVICE]
-    return await parts_response(request, texts(_of_service(service), service.turn.budget), CONTENT_TYPE_LATEST)
+    return await chunked_response(request, texts(_of_service(service), service.turn.budget), CONTENT_TYPE_LATEST)
 
 
 ROUTES: Routes = [("GET", "/metrics", show_metrics), ("GET", "/metrics/", show_metrics)]

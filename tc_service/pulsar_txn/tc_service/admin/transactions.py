@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from pulsar_txn.broker.serving import COORDINATED, Routes, limit, shown_beside, txn_id_of
+from pulsar_txn.broker.serving import COORDINATED, Routes, limit, own_fields, txn_id_of
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.tc_service.server.timelines import Told, as_json, owner_of, participant_json
@@ -43,7 +43,7 @@ async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
         "producedPartitions": produced,
         "ackedPartitions": acked,
         "participants": list(_participants(service, info)),
-    } | shown_beside(info)
+    } | own_fields(info)
 
 
 def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, Any]]:

@@ -62,7 +62,7 @@ def check_log_name(name: str) -> None:
         raise NameRefused(f"log {name[:60]!r}… has {size} bytes; in a topic, names have 1 to {MAX_LOG_NAME_BYTES}")
 
 
-def check_place(namespace: str, prefix: str) -> None:
+def check_topic_prefix(namespace: str, prefix: str) -> None:
     """ValueError for what is no `tenant/namespace`, or no beginning of a topic's name."""
     parts = namespace.split("/")
     if len(parts) != 2 or not all(map(_PART.fullmatch, parts)):
@@ -150,7 +150,7 @@ class TopicStore:
         admin_url: str = "",
         high_water_bytes: int = DEFAULT_HIGH_WATER_BYTES,
     ) -> None:
-        check_place(namespace, prefix)
+        check_topic_prefix(namespace, prefix)
         self.advertised = advertised
         self.pressure = Pressure(high_water_bytes)
         self._lease_seconds = lease_ms / 1000
