@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
 from pulsar_txn.tc.requests import NewTxn
 from pulsar_txn.wire.errors import Refusal, ServerError
 
@@ -88,3 +89,42 @@ def asked_for(request: NewTxn) -> Extras:
     if check.after_ms is not None and check.after_ms < 0:
         raise Refusal(ServerError.NotAllowedError, f"a check after {check.after_ms} ms is in the past: ask for 0 or more")
     return Extras(nonce, check.group, check.data, check.after_ms)
+
+
+def write_extras(stored: CoordinatorSnapshot.Transaction, extras: Extras) -> None:
+    """Write them into the element of a snapshot."""
+    if extras.nonce:
+        stored.nonce = extras.nonce
+    if extras.group is not None:
+        stored.check_group, stored.check_data, stored.check_count = extras.group, extras.data, extras.check_count
+        if extras.after_ms is not None:
+            stored.check_after_ms = extras.after_ms
+        if extras.asked_ms is not None:
+            stored.asked_ms = extras.asked_ms
+    if extras.prepared_token:
+        stored.prepared_token, stored.prepared_ms = extras.prepared_token, extras.prepared_ms
+    if extras.held:
+        stored.held_cause = extras.held
+    if extras.parked_ms is not None:
+        stored.parked_ms = extras.parked_ms
+    if extras.resumed_ms is not None:
+        stored.resumed_ms = extras.resumed_ms
+
+
+def read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
+    """The inverse; None for none."""
+    if not (stored.nonce or stored.HasField("check_group") or stored.prepared_token or stored.held_cause):
+        return None
+    return Extras(
+        stored.nonce,
+        stored.check_group if stored.HasField("check_group") else None,
+        stored.check_data,
+        stored.check_after_ms if stored.HasField("check_after_ms") else None,
+        stored.check_count,
+        stored.asked_ms if stored.HasField("asked_ms") else None,
+        stored.prepared_token,
+        stored.prepared_ms,
+        stored.held_cause,
+        stored.parked_ms if stored.HasField("parked_ms") else None,
+        stored.resumed_ms if stored.HasField("resumed_ms") else None,
+    )

@@ -9,6 +9,7 @@ import attrs
 
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import Transaction
+from pulsar_txn.tc.extras import NO_EXTRAS, Extras
 from pulsar_txn.tc.fencing import Fencing, Name
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.table import OPEN, PREPARED
@@ -32,11 +33,32 @@ class TransactionInfo:
     timeout_ms: int
     participants: tuple[Participant, ...]
     modified_ms: int = 0
-    check_group: str | None = None
-    check_count: int = 0
-    prepared: bool = False
-    held: int = 0
-    parked_ms: int | None = None
+    extras: Extras = NO_EXTRAS
+
+    @property
+    def check_group(self) -> str | None:
+        """None for none."""
+        return self.extras.group
+
+    @property
+    def check_count(self) -> int:
+        """How many questions about it members have begun to answer."""
+        return self.extras.check_count
+
+    @property
+    def prepared(self) -> bool:
+        """True if it waits for its outcome."""
+        return self.status is PREPARED
+
+    @property
+    def held(self) -> int:
+        """Why it is HELD (`causes.Cause`), 0 for what is not."""
+        return self.extras.held
+
+    @property
+    def parked_ms(self) -> int | None:
+        """Since when it waits for an operator, None: it does not."""
+        return self.extras.parked_ms if self.status is OPEN else None
 
 
 @attrs.frozen
@@ -60,24 +82,9 @@ def info_of(txn: Transaction) -> TransactionInfo:
     """A transaction as it is now."""
     principal, identity = txn.owner
     participants = tuple(txn.participants())
-    times, extras = (txn.start_time_ms, txn.timeout_ms), txn.extras
-    group, count = (None, 0) if extras is None else (extras.group, extras.check_count)
-    parked_ms = None if extras is None or txn.status is not OPEN else extras.parked_ms
-    held = 0 if extras is None else extras.held
-    return TransactionInfo(
-        txn.txn_id,
-        txn.status,
-        principal,
-        identity,
-        *times,
-        participants,
-        modified_ms=txn.modified_ms,
-        check_group=group,
-        check_count=count,
-        prepared=txn.status is PREPARED,
-        held=held,
-        parked_ms=parked_ms,
-    )
+    times = (txn.start_time_ms, txn.timeout_ms)
+    extras = txn.extras or NO_EXTRAS
+    return TransactionInfo(txn.txn_id, txn.status, principal, identity, *times, participants, txn.modified_ms, extras)
 
 
 def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:

@@ -17,7 +17,7 @@ from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.tc import records
 from pulsar_txn.tc._state import CoordinatorState
 from pulsar_txn.tc._transaction import Image, Transaction
-from pulsar_txn.tc.extras import Extras
+from pulsar_txn.tc.extras import read_extras, write_extras
 from pulsar_txn.tc.ids import has_lane, lane_of, most_of_lane
 from pulsar_txn.tc.outcomes import Image as PageImage
 from pulsar_txn.tc.outcomes import Late, Page
@@ -170,7 +170,7 @@ def _transaction(image: Image) -> Iterator[CoordinatorSnapshot.Transaction]:
         last_modification_time=image.modified_ms,
     )
     if image.extras is not None:
-        _write_extras(first, image.extras)
+        write_extras(first, image.extras)
     element, left = _own(first, txn.owner), image.topic_count + image.subscription_count
     while True:
         element.partitions.extend(islice(topics, _NAMES_PER_ELEMENT))
@@ -193,50 +193,13 @@ def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -
         txn.status = TxnStatus(stored.status)
         if stored.HasField("last_modification_time"):
             txn.modified_ms = stored.last_modification_time
-        txn.extras = _read_extras(stored)
+        txn.extras = read_extras(stored)
         if txn.extras is not None:
             txn.bytes += txn.extras.size
             if txn.extras.resumed_ms is not None:
                 txn.deadline_ms = txn.extras.resumed_ms + txn.timeout_ms
         state.add(txn)
     state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])
-
-
-def _write_extras(stored: CoordinatorSnapshot.Transaction, extras: Extras) -> None:
-    if extras.nonce:
-        stored.nonce = extras.nonce
-    if extras.group is not None:
-        stored.check_group, stored.check_data, stored.check_count = extras.group, extras.data, extras.check_count
-        if extras.after_ms is not None:
-            stored.check_after_ms = extras.after_ms
-        if extras.asked_ms is not None:
-            stored.asked_ms = extras.asked_ms
-    if extras.prepared_token:
-        stored.prepared_token, stored.prepared_ms = extras.prepared_token, extras.prepared_ms
-    if extras.held:
-        stored.held_cause = extras.held
-    if extras.parked_ms is not None:
-        stored.parked_ms = extras.parked_ms
-    if extras.resumed_ms is not None:
-        stored.resumed_ms = extras.resumed_ms
-
-
-def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
-    if not (stored.nonce or stored.HasField("check_group") or stored.prepared_token or stored.held_cause):
-        return None
-    return Extras(
-        stored.nonce,
-        stored.check_group if stored.HasField("check_group") else None,
-        stored.check_data,
-        stored.check_after_ms if stored.HasField("check_after_ms") else None,
-        stored.check_count,
-        stored.asked_ms if stored.HasField("asked_ms") else None,
-        stored.prepared_token,
-        stored.prepared_ms,
-        stored.held_cause,
-        stored.parked_ms if stored.HasField("parked_ms") else None,
-        stored.resumed_ms if stored.HasField("resumed_ms") else None,
-    )
 
 
 def _page(number: int, image: PageImage) -> CoordinatorSnapshot.OutcomePage:

@@ -312,7 +312,8 @@ def on_flow(session: Session, frame: bytes) -> None:
     consumer_id, permits = decode_flow(frame)
     consumer = session.consumers.get(consumer_id)
     if consumer is not None:
-        consumer.subscription.flow(consumer, permits)
+        consumer.grant(permits)
+        consumer.subscription.room_changed()
 
 
 def on_ack(session: Session, frame: bytes) -> None:

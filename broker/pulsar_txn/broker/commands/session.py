@@ -158,7 +158,9 @@ class Session:
         if self.member is not None and coordinators is not None:
             coordinators.check_groups.writable_changed(self.member)
         for consumer in self.consumers.values():
-            consumer.subscription.writable_changed(consumer, writable=writable)
+            consumer.set_writable(writable=writable)
+            if writable:
+                consumer.subscription.room_changed()
 
     def ended(self) -> None:
         """The client is gone, and with it its producers, its consumers and its membership of check groups.

@@ -77,11 +77,8 @@ class ConsumerSubscription(Protocol):
     def remove(self, consumer: Consumer) -> None:
         """A consumer is gone; use `ConsumerTopic.remove_consumer`."""
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW: so many messages more."""
-
-    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
-        """The consumer's connection takes more, or does not."""
+    def room_changed(self) -> None:
+        """A consumer may be sent something now that it could not be sent before."""
 
     def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """Send these again; None: all that the consumer holds."""

@@ -249,7 +249,7 @@ class SingleActive(Dispatch):
     def wanted(self, published: Position) -> Position | None:
         """The next entry of the log, as long as the active consumer has permits."""
         active = self.active
-        if active is None or active.permits <= 0 or not active.is_writable or self.read_position > published:
+        if active is None or not active.can_take(0) or self.read_position > published:
             return None
         return self.read_position
 

@@ -48,11 +48,8 @@ class _Subscription:
     def backlog(self) -> int:
         return 0
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        consumer.grant(permits)
-
-    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
-        consumer.set_writable(writable=writable)
+    def room_changed(self) -> None:
+        """Do nothing: what comes next is offered to it."""
 
     def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """Do nothing: nothing is kept."""

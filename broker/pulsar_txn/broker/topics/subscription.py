@@ -182,16 +182,9 @@ class Subscription:
         """A consumer is gone."""
         self.dispatcher.remove(consumer)
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW: so many messages more."""
-        consumer.grant(permits)
+    def room_changed(self) -> None:
+        """A consumer may be sent something now that it could not be sent before."""
         self.dispatcher.wake()
-
-    def writable_changed(self, consumer: Consumer, *, writable: bool) -> None:
-        """The consumer's connection takes more, or does not."""
-        consumer.set_writable(writable=writable)
-        if writable:
-            self.dispatcher.wake()
 
     def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """Send these again; None: all that the consumer holds."""
