@@ -98,13 +98,13 @@ BODIES = {
     "Transaction.send": "return producer.send(value, txn=self, **options)",
     "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
     "ManagedTransaction.__aenter__": "txn = self._loop.run(self._inner.__aenter__)\n"
-    "        self._around.enter(txn.inside, joins=self._inner.ambient)\n        return Transaction(self._loop, txn)",
+    "        self._around.enter(unit_of(txn), joins=self._inner.ambient)\n        return Transaction(self._loop, txn)",
     "ManagedTransaction.__aexit__": "self._around.leave()\n"
     "        swallowed: bool = from_here(self._loop.run, lambda: self._inner.__aexit__(kind, error, traceback))\n"
     "        return swallowed",
     "Transaction.commit": "from_here(self._loop.run, lambda: self._inner.commit(timeout=timeout))",
     "TransactionalBatchBlock.__aenter__": "batch = self._loop.run(self._inner.__aenter__)\n"
-    "        self._around.enter(batch.txn.inside, joins=self._inner.ambient)\n"
+    "        self._around.enter(unit_of(batch.txn), joins=self._inner.ambient)\n"
     "        return TransactionalBatch(self._loop, batch)",
     "TransactionalBatchBlock.__aexit__": LEAVE,
     "Producer.send": f"{MORE}\n        return self._sending.send(value, inner(txn), more)",
@@ -275,6 +275,7 @@ from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.forgotten import from_here
+from pulsar_txn.client.txn.transaction import unit_of
 
 T = TypeVar("T")
 '''

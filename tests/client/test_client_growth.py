@@ -11,6 +11,7 @@ from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.options import RegexSubscriptionMode
 from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
@@ -260,7 +261,7 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
         monkeypatch.setattr(type(client.inside.lookup), "partitions", found)
         monkeypatch.setattr(type(client.inside.lookup), "topics", found)
         assert await asyncio.wait_for(seen, 5) is None
-        assert AMBIENT.get() is txn.inside
+        assert AMBIENT.get() is unit_of(txn)
 
 
 @pytest.mark.parametrize("said", ["soon-.*", "public/default/soon-.*", "persistent://public/default/soon-.*"])

@@ -8,6 +8,7 @@ from collections import Counter
 from insides import budget_of, coordinators_of, observers_of, partitions_of
 
 from pulsar_txn.client import ConsumerType
+from pulsar_txn.client.txn.transaction import unit_of
 
 GROUP = 50
 
@@ -117,7 +118,7 @@ async def test_what_was_started_in_a_block_does_not_keep_its_transaction(client)
         await producer.send(b"x", txn=txn)
         started.append(asyncio.create_task(running.wait()))
         started.append(asyncio.get_running_loop().call_later(60, running.set))
-        units.append(weakref.ref(txn.inside))
+        units.append(weakref.ref(unit_of(txn)))
 
     started, units = [], []
     async with client.transaction() as txn:

@@ -28,6 +28,7 @@ from pulsar_txn.client import (
 from pulsar_txn.client.outbox import AsyncOutbox, Outbox
 from pulsar_txn.client.send.batching import encode_batch
 from pulsar_txn.client.txn.forgotten import LOOK_AT
+from pulsar_txn.client.txn.transaction import unit_of
 
 EARLIEST = InitialPosition.EARLIEST
 CALLS = {
@@ -187,15 +188,15 @@ async def test_what_is_begun_is_not_kept_and_no_task_is_made_for_it(client, worl
         for _ in range(10 * LOOK_AT):
             await world.producer.send(b"x", txn=txn)
         assert len(tasks) - before <= 1  # what the client does beside it is not for a message
-        assert len(txn.inside._calls._calls) < LOOK_AT
+        assert len(unit_of(txn)._calls._calls) < LOOK_AT
         many = [world.producer.send(b"y", txn=txn) for _ in range(1000)]
-        assert len(txn.inside._calls._calls) >= 1000
+        assert len(unit_of(txn)._calls._calls) >= 1000
         await asyncio.gather(*many)
         await world.producer.send(b"z", txn=txn)
     finally:
         loop.set_task_factory(None)
     await txn.commit()
-    assert txn.inside._calls._calls == []
+    assert unit_of(txn)._calls._calls == []
 
 
 async def test_a_call_that_was_forgotten_in_what_aborts_changes_nothing(world):

@@ -17,6 +17,7 @@ from pulsar_txn.client import (
 )
 from pulsar_txn.client.errors import TransactionAborted
 from pulsar_txn.client.state import acknowledgements
+from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -41,7 +42,7 @@ def datas(messages):
     return [message.data for message in messages]
 
 
-async def unit_of(client, consumer, count):
+async def unit_with(client, consumer, count):
     txn = await client.begin_transaction()
     return txn, await consumer.receive_many(count, max_wait=1, txn=txn)
 
@@ -97,7 +98,7 @@ async def test_what_comes_again_here_comes_after_what_is_queued_and_counts_one_d
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         broker.deliver(1, 0, *TEN[:4])
-        txn, messages = await unit_of(client, consumer, 2)
+        txn, messages = await unit_with(client, consumer, 2)
         broker.deliver(1, 1, b"next")
         await txn.abort()
         again = await consumer.receive_many(5, max_wait=1)
@@ -112,8 +113,8 @@ async def test_the_broker_is_asked_when_nothing_else_of_the_entry_is_here(broker
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED, ack_group_delay=0)
         broker.deliver(1, 0, *TEN[:4])
-        first, messages = await unit_of(client, consumer, 2)
-        second, _ = await unit_of(client, consumer, 2)
+        first, messages = await unit_with(client, consumer, 2)
+        second, _ = await unit_with(client, consumer, 2)
         await second.commit()
         await first.abort()
         await broker.until(lambda: asked(broker))
@@ -127,8 +128,8 @@ async def test_what_is_pending_in_an_open_transaction_keeps_its_entry_here(broke
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         broker.deliver(1, 0, *TEN[:4])
-        first, messages = await unit_of(client, consumer, 2)
-        second, others = await unit_of(client, consumer, 2)
+        first, messages = await unit_with(client, consumer, 2)
+        second, others = await unit_with(client, consumer, 2)
         await consumer.acknowledge(others, txn=second)
         await first.abort()
         assert datas(consumer.receive_nowait()) == datas(messages)
@@ -142,11 +143,11 @@ async def test_messages_that_come_again_here_bring_no_permits(broker):
         consumer = await client.subscribe("t", "s", consumer_type=SHARED, receiver_queue_size=10)
         broker.deliver(1, 0, *TEN)
         for _ in range(20):
-            txn, _ = await unit_of(client, consumer, 5)
+            txn, _ = await unit_with(client, consumer, 5)
             await txn.abort()
         assert consumer.queued == 10
         assert broker.permits[broker.consumer_id] == 15  # those of the first five are on their way
-        txn, _ = await unit_of(client, consumer, 10)
+        txn, _ = await unit_with(client, consumer, 10)
         await txn.commit()
         await broker.until(lambda: broker.permits[broker.consumer_id] == 20)
 
@@ -155,8 +156,8 @@ async def test_after_a_new_connection_the_broker_is_asked_because_another_consum
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         broker.deliver(1, 0, *TEN[:4])
-        txn, _ = await unit_of(client, consumer, 2)
-        other, _ = await unit_of(client, consumer, 2)
+        txn, _ = await unit_with(client, consumer, 2)
+        other, _ = await unit_with(client, consumer, 2)
         broker.pipe.cut()
         await broker.until(lambda: len(broker.all("flow")) == 2)
         await txn.abort()
@@ -190,7 +191,7 @@ async def test_a_closed_consumer_hands_nothing_out_again(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED)
         broker.deliver(1, 0, *TEN[:4])
-        txn, _ = await unit_of(client, consumer, 2)
+        txn, _ = await unit_with(client, consumer, 2)
         await consumer.close()
         await txn.abort()
         assert (consumer.queued, asked(broker)) == (0, [])
@@ -201,7 +202,7 @@ async def test_a_nack_in_a_unit_waits_its_time_before_the_message_comes_again_he
         backoff = RedeliveryBackoff(min_delay=0.05, max_delay=10, multiplier=100)
         consumer = await client.subscribe("t", "s", consumer_type=SHARED, negative_ack_backoff=backoff)
         broker.deliver(1, 0, *TEN[:4])
-        txn, messages = await unit_of(client, consumer, 4)
+        txn, messages = await unit_with(client, consumer, 4)
         consumer.negative_acknowledge(messages[3])
         assert consumer.queued == 0
         again = await consumer.receive(2)
@@ -238,7 +239,7 @@ async def test_parts_of_one_entry_become_dead_letters_each_when_it_is_due(broker
         broker.deliver(1, 0, *TEN[:6])
         await consumer.receive(1)  # the program has it, so that the entry stays here
         for _ in range(2):
-            units = [await unit_of(client, consumer, 2) for _ in range(2)]
+            units = [await unit_with(client, consumer, 2) for _ in range(2)]
             for txn, _ in units:
                 await txn.abort()
             consumer.receive_nowait(1)
@@ -259,7 +260,7 @@ async def test_a_unit_keeps_no_message_of_an_entry_that_it_has_as_a_whole(broker
         for _ in range(195):
             await consumer.receive(1, txn=txn)
         (part,) = consumer.inside.parts
-        copies = part.share(txn.inside).copies
+        copies = part.share(unit_of(txn)).copies
         assert {position[1]: len(messages) for position, messages in copies.items()} == {19: 5}
         await txn.abort()
 
@@ -287,7 +288,7 @@ async def test_a_timed_acknowledgement_starts_again_with_the_next_delivery(broke
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", consumer_type=SHARED, ack_timeout=1)
         broker.deliver(1, 0, *TEN[:4])
-        txn, _ = await unit_of(client, consumer, 2)
+        txn, _ = await unit_with(client, consumer, 2)
         await txn.abort()
         assert consumer.inside.parts.all[0].machine.redelivery.awaited_acks == 0
         assert len(await consumer.receive_many(4, max_wait=1)) == 4

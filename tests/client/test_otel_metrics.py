@@ -12,6 +12,7 @@ from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.otel import TracingConsumer
 from pulsar_txn.client.otel_metrics import MetricsConsumer, MetricsProducer, TransactionMetrics
 from pulsar_txn.client.sync.loop_thread import LoopThread
+from pulsar_txn.client.txn.transaction import unit_of
 
 TOPIC = "persistent://public/default/t"
 
@@ -98,7 +99,7 @@ async def test_transactions_are_counted_by_how_they_end(client, measured):
 async def test_a_transaction_that_timed_out_ends_once(client, measured):
     client.add_observer(TransactionMetrics(measured.provider, clock=measured.clock))
     txn = await client.begin_transaction()
-    txn.inside.expire()
+    unit_of(txn).expire()
     await txn.abort()
     assert measured.points("pulsar.transaction.ended") == {"TIMED_OUT": 1}
     assert measured.points("pulsar.transaction.open") == {None: 0}

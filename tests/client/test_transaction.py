@@ -33,7 +33,7 @@ from pulsar_txn.client.state.transaction import TransactionOptions, TransactionS
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.forgotten import PLACES_LIMIT, Forgotten
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, unit_of
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
@@ -130,23 +130,23 @@ def new_transaction(sessions, *, txn_id=None, forgotten=None, **options):
 
 def block_of(txn, *, ambient=False):
     """A managed block that opens its transaction at once."""
-    return AsyncManagedTransaction(txn.inside, eager=True, ambient=ambient)
+    return AsyncManagedTransaction(unit_of(txn), eager=True, ambient=ambient)
 
 
 async def opened(sessions, **options):
     txn = new_transaction(sessions, **options)
-    await txn.inside.open()
+    await unit_of(txn).open()
     return txn
 
 
 async def sent(txn, topic="t", error=None, messages=1):
-    registration = txn.inside.enlist_send(CORE, topic, messages, 10, Flushed())
+    registration = unit_of(txn).enlist_send(CORE, topic, messages, 10, Flushed())
     if isinstance(registration, asyncio.Future):
         try:
             await registration
         except PulsarError as failed:
             error = error or failed
-    txn.inside.send_finished(topic, messages, error)
+    unit_of(txn).send_finished(topic, messages, error)
 
 
 # --- enlisting ----------------------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ async def sent(txn, topic="t", error=None, messages=1):
 async def test_a_target_is_registered_once_and_before_its_operations():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    first = txn.inside.enlist_send(CORE, "t", 1, 10, Flushed())
-    assert txn.inside.enlist_send(CORE, "t", 1, 10, Flushed()) is first
+    first = unit_of(txn).enlist_send(CORE, "t", 1, 10, Flushed())
+    assert unit_of(txn).enlist_send(CORE, "t", 1, 10, Flushed()) is first
     assert await first == ID
-    assert txn.inside.enlist_send(CORE, "t", 1, 10, Flushed()) == ID
-    txn.inside.send_finished("t", 3, None)
+    assert unit_of(txn).enlist_send(CORE, "t", 1, 10, Flushed()) == ID
+    unit_of(txn).send_finished("t", 3, None)
     assert sessions.asked == [("new", 60_000), ("partitions", "t")]
     await txn.commit()
 
@@ -168,14 +168,14 @@ async def test_a_target_is_registered_once_and_before_its_operations():
 async def test_targets_of_one_turn_are_registered_together():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    futures = [txn.inside.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b", "c")]
-    futures += [txn.inside.enlist_ack(CORE, "in", name, 1, cumulative=False) for name in ("s1", "s2")]
+    futures = [unit_of(txn).enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b", "c")]
+    futures += [unit_of(txn).enlist_ack(CORE, "in", name, 1, cumulative=False) for name in ("s1", "s2")]
     await asyncio.gather(*futures)
     assert sessions.asked[1:] == [("partitions", "a", "b", "c"), ("subscriptions", ("in", "s1"), ("in", "s2"))]
     for topic in ("a", "b", "c"):
-        txn.inside.send_finished(topic, 1, None)
+        unit_of(txn).send_finished(topic, 1, None)
     for name in ("s1", "s2"):
-        txn.inside.ack_finished("in", name, 1, None)
+        unit_of(txn).ack_finished("in", name, 1, None)
     await txn.commit()
 
 
@@ -183,16 +183,16 @@ async def test_what_opens_a_transaction_is_registered_by_the_same_request_where_
     sessions = ScriptedSessions()
     sessions.registers_first = True
     txn = new_transaction(sessions)
-    futures = [txn.inside.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b")]
-    futures.append(txn.inside.enlist_ack(CORE, "a", "s", 1, cumulative=False))
+    futures = [unit_of(txn).enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b")]
+    futures.append(unit_of(txn).enlist_ack(CORE, "a", "s", 1, cumulative=False))
     assert await asyncio.gather(*futures) == [ID] * 3
     assert sessions.asked == [("new", 60_000, ("a", None), ("b", None), ("a", "s"))]
-    await txn.inside.enlist_send(CORE, "c", 1, 1, Flushed())
-    assert txn.inside.enlist_send(CORE, "a", 1, 1, Flushed()) == ID
+    await unit_of(txn).enlist_send(CORE, "c", 1, 1, Flushed())
+    assert unit_of(txn).enlist_send(CORE, "a", 1, 1, Flushed()) == ID
     assert sessions.asked[1:] == [("partitions", "c")]
     for topic in ("a", "b", "c", "a"):
-        txn.inside.send_finished(topic, 1, None)
-    txn.inside.ack_finished("a", "s", 1, None)
+        unit_of(txn).send_finished(topic, 1, None)
+    unit_of(txn).ack_finished("a", "s", 1, None)
     assert all(each.registered for each in txn.stats().partitions + txn.stats().subscriptions)
     await txn.commit()
 
@@ -203,9 +203,9 @@ async def test_what_cannot_be_registered_with_the_transaction_is_told_why_by_its
     sessions.registers_first = True
     txn = new_transaction(sessions)
     with pytest.raises(NotAllowedError, match="there is no such topic"):
-        await txn.inside.enlist_send(CORE, "missing", 1, 1, Flushed())
+        await unit_of(txn).enlist_send(CORE, "missing", 1, 1, Flushed())
     assert sessions.asked == [("new", 60_000, ("missing", None)), ("new", 60_000), ("partitions", "missing")]
-    txn.inside.send_finished("missing", 1, refused)
+    unit_of(txn).send_finished("missing", 1, refused)
     await txn.abort()
 
 
@@ -213,7 +213,7 @@ async def test_objects_of_another_client_are_refused_before_anything_is_sent():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
     with pytest.raises(TransactionStateError, match="another client"):
-        txn.inside.enlist_send(object(), "t", 1, 1, Flushed())
+        unit_of(txn).enlist_send(object(), "t", 1, 1, Flushed())
     await txn.abort()
     assert sessions.asked == [("new", 60_000), ("end", "ABORT")]
 
@@ -223,11 +223,11 @@ async def test_commit_waits_for_operations_and_flushes_their_producers():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
     producer = Flushed()
-    await txn.inside.enlist_send(CORE, "t", 2, 1, producer)
+    await unit_of(txn).enlist_send(CORE, "t", 2, 1, producer)
     commit = asyncio.ensure_future(txn.commit())
     await asyncio.sleep(0.01)
     assert (sessions.ends, producer.flushes) == ([], 1)
-    txn.inside.send_finished("t", 2, None)
+    unit_of(txn).send_finished("t", 2, None)
     await commit
     assert sessions.ends == ["COMMIT"]
     assert txn.state is TransactionState.COMMITTED
@@ -239,7 +239,7 @@ async def test_an_operation_behind_the_end_is_refused(end):
     txn = await opened(ScriptedSessions())
     await getattr(txn, end)()
     with pytest.raises(TransactionStateError, match=r"the transaction is (COMMITTED|ABORTED)"):
-        txn.inside.enlist_ack(CORE, "t", "s", 1, cumulative=True)
+        unit_of(txn).enlist_ack(CORE, "t", "s", 1, cumulative=True)
 
 
 # --- doom ---------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ async def test_a_failed_registration_dooms_the_transaction():
 async def test_an_operation_that_never_ends_aborts_the_commit_when_its_time_is_over():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
+    await unit_of(txn).enlist_send(CORE, "t", 1, 1, Flushed())
     with pytest.raises(TransactionTimedOut, match="not confirmed in time"):
         await txn.commit(timeout=0.02)
     assert sessions.ends == ["ABORT"]
@@ -293,7 +293,7 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
 
     sessions.end_txn = end_txn
     txn = await opened(sessions)
-    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
+    await unit_of(txn).enlist_send(CORE, "t", 1, 1, Flushed())
     with contextlib.suppress(TransactionTimedOut):
         await getattr(txn, end)(timeout=0.2)
     assert sessions.ends == ["ABORT"]
@@ -306,11 +306,11 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
 )
 async def test_a_failed_abort_does_not_hide_why_the_unit_was_not_committed(failure, expected):
     txn = await opened(ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)]))
-    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
+    await unit_of(txn).enlist_send(CORE, "t", 1, 1, Flushed())
     if failure is None:
-        txn.inside.expire()
+        unit_of(txn).expire()
     else:
-        txn.inside.send_finished("t", 1, failure)
+        unit_of(txn).send_finished("t", 1, failure)
     with pytest.raises(expected) as raised:
         await txn.commit(timeout=0.1)
     assert any("no answer" in note for note in raised.value.__notes__)
@@ -330,7 +330,7 @@ async def test_a_transaction_whose_abort_failed_is_not_committed():
 async def test_what_could_not_be_started_dooms_the_transaction():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    txn.inside.doom(ProducerFenced("a successor writes"))
+    unit_of(txn).doom(ProducerFenced("a successor writes"))
     with pytest.raises(TransactionOperationFailed, match="successor"):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -345,7 +345,7 @@ async def test_behind_its_deadline_operations_are_refused_and_commit_aborts():
     await asyncio.sleep(0.06)
     assert txn.state is TransactionState.TIMED_OUT
     with pytest.raises(TransactionTimedOut):
-        txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
+        unit_of(txn).enlist_send(CORE, "t", 1, 1, Flushed())
     with pytest.raises(TransactionTimedOut):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -437,7 +437,7 @@ async def test_an_abort_of_an_attached_transaction_that_is_not_found_is_unknown(
     sessions = forgotten()
     txn = new_transaction(sessions, txn_id=ID)
     ended = []
-    txn.inside.when_ended(ended.append)
+    unit_of(txn).when_ended(ended.append)
     with pytest.raises(TransactionNotFound):
         await txn.abort()
     assert txn.state is TransactionState.UNKNOWN
@@ -490,7 +490,7 @@ async def test_a_commit_that_was_not_found_after_its_time_is_unknown_when_others
 async def test_the_commit_of_an_attached_transaction_with_a_failure_does_not_say_aborted_of_what_is_not_found():
     sessions = forgotten()
     txn = new_transaction(sessions, txn_id=ID)
-    txn.inside.doom(ConnectionLost("a send"))
+    unit_of(txn).doom(ConnectionLost("a send"))
     with pytest.raises(CommitOutcomeUnknown):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -870,7 +870,7 @@ async def test_a_block_is_entered_once():
 
 async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
     async with block_of(new_transaction(ScriptedSessions()), ambient=True) as txn:
-        assert AMBIENT.get() is txn.inside
+        assert AMBIENT.get() is unit_of(txn)
     assert AMBIENT.get() is None
 
 
@@ -880,7 +880,7 @@ async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
 async def test_stats_and_repr_say_what_was_done():
     txn = await opened(ScriptedSessions(), name="daily")
     await sent(txn, "a", messages=2)
-    await txn.inside.enlist_ack(CORE, "in", "s", 1, cumulative=True)
+    await unit_of(txn).enlist_ack(CORE, "in", "s", 1, cumulative=True)
     stats = txn.stats()
     assert [(each.topic, each.sent, each.confirmed, each.bytes) for each in stats.partitions] == [("a", 2, 2, 10)]
     assert [(each.subscription, each.acked, each.confirmed, each.cumulative) for each in stats.subscriptions] == [
@@ -888,7 +888,7 @@ async def test_stats_and_repr_say_what_was_done():
     ]
     assert stats.operations_in_flight == 1
     assert repr(txn).startswith("<Transaction (3,42) 'daily' OPEN 1 topics 1 subscriptions 5")
-    txn.inside.ack_finished("in", "s", 1, None)
+    unit_of(txn).ack_finished("in", "s", 1, None)
     await txn.commit()
 
 
@@ -924,9 +924,9 @@ asyncio.run(main())
 async def test_consumers_are_told_when_the_transaction_is_over():
     told = []
     txn = await opened(ScriptedSessions())
-    txn.inside.when_ended(lambda outcome: told.append(("first", outcome)))
+    unit_of(txn).when_ended(lambda outcome: told.append(("first", outcome)))
     await txn.commit()
-    txn.inside.when_ended(lambda outcome: told.append(("late", outcome)))
+    unit_of(txn).when_ended(lambda outcome: told.append(("late", outcome)))
     await asyncio.sleep(0)
     assert told == [("first", TxnAction.COMMIT), ("late", TxnAction.COMMIT)]
 
@@ -934,8 +934,8 @@ async def test_consumers_are_told_when_the_transaction_is_over():
 async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort():
     told = []
     txn = await opened(ScriptedSessions())
-    txn.inside.when_ended(told.append)
-    txn.inside.expire()
+    unit_of(txn).when_ended(told.append)
+    unit_of(txn).expire()
     await asyncio.sleep(0)
     assert told == [None]
     await txn.abort()
@@ -951,7 +951,7 @@ def test_actions_are_the_protocols():
 
 async def test_a_block_opens_its_transaction_with_its_first_operation_and_its_clock_starts_then():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions, managed=True, timeout=1).inside) as txn:
+    async with AsyncManagedTransaction(unit_of(new_transaction(sessions, managed=True, timeout=1))) as txn:
         await asyncio.sleep(1.1)  # an hour without a message
         assert (txn.id, txn.state, txn.deadline, sessions.asked) == (None, TransactionState.NOT_STARTED, None, [])
         await sent(txn)
@@ -962,7 +962,7 @@ async def test_a_block_opens_its_transaction_with_its_first_operation_and_its_cl
 async def test_a_commit_with_nothing_in_it_sends_nothing_and_is_warned_of_once_per_place(caplog):
     sessions, forgotten = ScriptedSessions(), Forgotten()
     for _ in range(3):
-        async with AsyncManagedTransaction(new_transaction(sessions, forgotten=forgotten, managed=True, name="daily").inside):
+        async with AsyncManagedTransaction(unit_of(new_transaction(sessions, forgotten=forgotten, managed=True, name="daily"))):
             pass
     await new_transaction(sessions, forgotten=forgotten).commit()
     said = [record.getMessage() for record in caplog.records]
@@ -982,7 +982,7 @@ async def test_the_places_that_are_remembered_are_bounded(caplog):
 async def test_no_warning_of_an_empty_commit_where_it_is_meant(caplog):
     sessions = ScriptedSessions()
     looked = new_transaction(sessions)
-    looked.inside.looks_for_input(CORE)  # and nothing came
+    unit_of(looked).looks_for_input(CORE)  # and nothing came
     await looked.commit()
     await new_transaction(sessions, force_abort=True).commit()
     await new_transaction(sessions).abort()
@@ -998,10 +998,10 @@ class Received:
     """What a consumer received in a transaction: it is acknowledged as the script says, or brought back."""
 
     def __init__(self, txn, error=None):
-        self.unit = txn.inside
+        self.unit = unit_of(txn)
         self.error = error
         self.acknowledged = self.brought_back = 0
-        txn.inside.join(CORE, self)
+        unit_of(txn).join(CORE, self)
 
     def acknowledge(self):
         self.acknowledged += 1
@@ -1024,7 +1024,7 @@ async def test_joined_input_opens_nothing_and_is_acknowledged_by_the_commit():
     sessions = ScriptedSessions()
     txn = new_transaction(sessions)
     joined = Received(txn)
-    txn.inside.join(CORE, joined)  # again, without effect
+    unit_of(txn).join(CORE, joined)  # again, without effect
     assert (txn.id, sessions.asked) == (None, [])
     await txn.commit()
     assert (joined.acknowledged, joined.brought_back) == (1, 0)
@@ -1034,7 +1034,7 @@ async def test_joined_input_opens_nothing_and_is_acknowledged_by_the_commit():
 
 async def test_input_of_what_is_left_to_its_group_is_acknowledged_because_the_group_may_commit():
     txn = new_transaction(ScriptedSessions(), checked=Checked("group"))
-    await txn.inside.open()
+    await unit_of(txn).open()
     joined = Received(txn)
     await txn.leave_to_check()
     assert (joined.acknowledged, joined.brought_back) == (1, 0)
@@ -1055,29 +1055,29 @@ async def test_joined_input_comes_again_after_every_other_end(opens):
     async def begun(**options):
         txn = new_transaction(ScriptedSessions(), **options)
         if opens:
-            await txn.inside.open()
+            await unit_of(txn).open()
         return txn, Received(txn)
 
     txn, aborted = await begun()
     await txn.abort()
     txn, failed = await begun(managed=True)
     with pytest.raises(LookupError):
-        async with AsyncManagedTransaction(txn.inside):
+        async with AsyncManagedTransaction(unit_of(txn)):
             raise LookupError
     txn, cancelled = await begun(managed=True)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), AsyncManagedTransaction(txn.inside):
+        async with asyncio.timeout(0.01), AsyncManagedTransaction(unit_of(txn)):
             await asyncio.sleep(10)
     txn, doomed = await begun()
-    txn.inside.doom(TransactionConflict("taken"))
+    unit_of(txn).doom(TransactionConflict("taken"))
     with pytest.raises(TransactionOperationFailed):
         await txn.commit()
     txn, dry = await begun(force_abort=True)
     await txn.commit()
     txn, closed = await begun()
-    await txn.inside.close(AlreadyClosed("the client was closed"), 1.0)
+    await unit_of(txn).close(AlreadyClosed("the client was closed"), 1.0)
     txn, left = await begun()
-    txn.inside.drop(ConnectionLost("the client moves"))
+    unit_of(txn).drop(ConnectionLost("the client moves"))
     each = [aborted, failed, cancelled, doomed, dry, closed, left]
     assert [joined.brought_back for joined in each] == [1] * 7
     assert [joined.acknowledged for joined in each] == [0, 0, 0, 0, 1, 0, 0]
@@ -1086,7 +1086,7 @@ async def test_joined_input_comes_again_after_every_other_end(opens):
 async def test_joined_input_comes_again_at_once_when_the_time_is_over():
     txn = await opened(ScriptedSessions())
     joined = Received(txn)
-    txn.inside.expire()
+    unit_of(txn).expire()
     assert joined.brought_back == 1
     with pytest.raises(TransactionTimedOut):
         await txn.commit()
@@ -1133,11 +1133,11 @@ def _definitely_aborted():
 async def test_an_ended_transaction_takes_no_input():
     txn = new_transaction(ScriptedSessions())
     await txn.abort()
-    for join in (lambda: Received(txn), lambda: txn.inside.looks_for_input(CORE)):
+    for join in (lambda: Received(txn), lambda: unit_of(txn).looks_for_input(CORE)):
         with pytest.raises(TransactionStateError):
             join()
     with pytest.raises(TransactionStateError, match="another client"):
-        new_transaction(ScriptedSessions()).inside.looks_for_input(object())
+        unit_of(new_transaction(ScriptedSessions())).looks_for_input(object())
 
 
 async def test_a_forgotten_transaction_gives_its_input_back():
@@ -1151,7 +1151,7 @@ async def test_a_forgotten_transaction_gives_its_input_back():
             returned.append(self)
 
     txn = new_transaction(ScriptedSessions())
-    txn.inside.join(CORE, Kept())
+    unit_of(txn).join(CORE, Kept())
     with pytest.warns(ResourceWarning, match="they come again"):
         del txn
         gc.collect()

@@ -19,6 +19,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.options import AutoClusterFailover
+from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -72,7 +73,7 @@ async def test_a_unit_whose_outcome_nobody_can_tell_is_unknown_and_not_retriable
 
     async def work(txn):
         runs.append(txn)
-        await txn.inside.open()
+        await unit_of(txn).open()
 
     broker.on["endTxn"] = lambda pipe, body: broker._endTxn(pipe, body) if len(runs) > 1 else SILENCE
     async with fake_client(broker, operation_timeout=0.1) as client:

@@ -15,6 +15,7 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionStateError,
 )
+from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 
@@ -206,8 +207,8 @@ async def test_a_failed_operation_that_cannot_be_mended_is_not_tried_again(broke
 
     async def work(txn):
         attempts.append(txn)
-        txn.inside.enlist_send(client.inside, "t", 1, 1, Flushed())
-        txn.inside.send_finished("t", 1, cause)
+        unit_of(txn).enlist_send(client.inside, "t", 1, 1, Flushed())
+        unit_of(txn).send_finished("t", 1, cause)
 
     class Flushed:
         def flush_nowait(self):
@@ -240,7 +241,7 @@ async def test_an_unknown_outcome_is_run_again_only_when_that_is_declared_harmle
 
     async def work(txn):
         attempts.append(txn)
-        await txn.inside.open()
+        await unit_of(txn).open()
 
     broker.on["endTxn"] = forgotten
     async with fake_client(broker) as client:

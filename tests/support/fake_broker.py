@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
@@ -285,8 +286,11 @@ def sent_entry(body: tuple[Any, ...]) -> tuple[pb.MessageMetadata, bytes]:
 _TXN = TxnId(3, 7)
 
 
-class FakeTransaction:
-    """What producers and consumers need of a transaction, and nothing else; registration ends when the test says so."""
+class FakeTransaction(AsyncTransaction):
+    """What producers and consumers need of a transaction, its own unit; registration ends when the test says so."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+    remaining: float | None = None
 
     def __init__(self, txn_id: TxnId = _TXN, *, registered: bool = True) -> None:
         self.txn_id = txn_id
@@ -298,10 +302,9 @@ class FakeTransaction:
         self.finished: list[tuple[int, BaseException | None]] = []
         self.end_callbacks: list[Callable[[TxnAction | None], None]] = []
         self.inputs: list[Any] = []
-        self.remaining: float | None = None
 
     @property
-    def inside(self):
+    def _unit(self) -> Any:  # a property: no circle that keeps it alive
         return self
 
     def _enlist(self, messages):

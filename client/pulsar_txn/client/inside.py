@@ -31,8 +31,9 @@ from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
 from pulsar_txn.client.txn.session import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF, Epoch
+from pulsar_txn.client.txn.transaction import noted
 from pulsar_txn.client.txn.transactions import (
     abort_all,
     act_as,
@@ -41,6 +42,7 @@ from pulsar_txn.client.txn.transactions import (
     growing_pauses,
     is_open,
     open_for_others,
+    open_now,
     take_over,
 )
 from pulsar_txn.wire.secret_text import Secret, optional_secret, secret, shown
@@ -89,6 +91,7 @@ __all__ = [
     "need",
     "noted",
     "open_for_others",
+    "open_now",
     "optional_secret",
     "parse_service_url",
     "parse_topic",

@@ -53,6 +53,7 @@ from pulsar_txn.client.state.acknowledgements import COORDINATOR_SLACK
 from pulsar_txn.client.state.transaction import FINAL, TransactionOptions, TransactionState
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.unit import Unit
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")
 
@@ -246,10 +247,10 @@ class Lane(Generic[T]):
         if joined.are_kept:
             return GroupResult.KEPT, error
         if txn.state is not TransactionState.ABORTED and self._kind is not ConsumerType.SHARED:
-            await self._abort(txn)
+            await self._abort(txn, unit)
         return GroupResult.RETURNED, error
 
-    async def _abort(self, txn: AsyncTransaction) -> None:
+    async def _abort(self, txn: AsyncTransaction, unit: Unit) -> None:
         """Until the coordinator has aborted it, as it was asked to or because the time was over, or the pipeline stops."""
         shared = self._shared
         backoff = shared.core.backoff()
@@ -261,7 +262,7 @@ class Lane(Generic[T]):
                     try:
                         await txn.abort()
                     except PulsarError as error:
-                        logger.debug("%r is not aborted yet: %s", txn.inside, error)
+                        logger.debug("%r is not aborted yet: %s", unit, error)
                         await shared.core.rest(backoff.next())
         except TimeoutError:
             pass  # its coordinator has aborted it

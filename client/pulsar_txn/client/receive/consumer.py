@@ -23,8 +23,8 @@ from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.state.transaction import TransactionOptions
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
+from pulsar_txn.client.txn.transaction import AsyncTransaction, noted
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 

@@ -29,9 +29,9 @@ from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.txn.ambient import NOT_SAID, unit_of
+from pulsar_txn.client.txn.ambient import NOT_SAID
 from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, joined_unit
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Inside(Generic[T]):
         """
         if not self.options.durable and (txn is None or txn is NOT_SAID):
             return None
-        return unit_of(txn, self)
+        return joined_unit(txn, self)
 
     @property
     def operation(self) -> str:

@@ -46,7 +46,7 @@ from pulsar_txn.client.txn.check_groups import (
     checked,
     data_of,
 )
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, unit_of
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 T = TypeVar("T")
@@ -170,14 +170,14 @@ class HalfMessageSender:
     def begin(self, data: bytes) -> AsyncTransaction:
         """The transaction of one call; its first send opens it. Raises as `AsyncClient.begin_transaction`."""
         what = checked(self.group.name, data, self._after)
-        txn = AsyncTransaction(self._core.new_transaction(attrs.evolve(self._options, checked=what)))
-        txn.inside.begin()
-        return txn
+        unit = self._core.new_transaction(attrs.evolve(self._options, checked=what))
+        unit.begin()
+        return AsyncTransaction(unit)
 
     async def give_back(self, txn: AsyncTransaction, error: BaseException) -> None:
         """A half message could not be stored: nothing of it is to be seen, and nothing was executed."""
         if not isinstance(error, Exception):
-            txn.inside.abandon()
+            unit_of(txn).abandon()
             return
         try:
             await txn.abort()
@@ -193,7 +193,7 @@ class HalfMessageSender:
                 error.add_note(f"the transaction {txn.id} is {txn.state.value}: {failed}")
                 return
         else:
-            txn.inside.leave_now()
+            unit_of(txn).leave_now()
         error.add_note(f"the transaction {txn.id} is left to the check of group {self.group.name!r}")
 
     async def end(self, txn: AsyncTransaction, outcome: object) -> LocalOutcome:

@@ -21,9 +21,9 @@ from pulsar_txn.client.send.budget import Budget, LimitedBudget
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.partitions import Partitions
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, noted, unit_of
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
 from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, joined_unit, noted
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -204,7 +204,7 @@ class AsyncProducer(Generic[T]):
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = unit_of(txn, self._beside)
+        unit = joined_unit(txn, self._beside)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         steps: list[OutgoingMessage] = []
@@ -293,7 +293,7 @@ class AsyncProducer(Generic[T]):
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = unit_of(txn, self._beside)
+        unit = joined_unit(txn, self._beside)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         partitions = self._partitions

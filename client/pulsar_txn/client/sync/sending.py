@@ -16,7 +16,7 @@ from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, 
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync.twin import SyncLoop
-from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.transaction import joined_unit
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -76,7 +76,7 @@ class Sending(Generic[T]):
 
     def send(self, value: T | None, unit: Any, more: More) -> MessageId:
         """As `AsyncProducer.send`."""
-        unit = unit_of(unit, self._producer.inside)
+        unit = joined_unit(unit, self._producer.inside)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             return self._send_payload(self._encode(value), unit)
         message = _message(value, more)
@@ -96,7 +96,7 @@ class Sending(Generic[T]):
     def send_nowait(self, value: T | None, unit: Any, more: More) -> Future[MessageId]:
         """As `AsyncProducer.send_nowait`."""
         self._check_callbacks()
-        unit = unit_of(unit, self._producer.inside)
+        unit = joined_unit(unit, self._producer.inside)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
             future = self._submit_payload(payload, unit)
@@ -116,13 +116,13 @@ class Sending(Generic[T]):
 
     def send_encoded(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> MessageId:
         """As `AsyncProducer.send_encoded`."""
-        unit = unit_of(unit, self._producer.inside)
+        unit = joined_unit(unit, self._producer.inside)
         chosen = self._routed(key, b"", partition)
         return self._loop.run(lambda: self._producer.send_encoded(batch, txn=unit, key=key, partition=chosen))
 
     def send_encoded_nowait(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> Future[MessageId]:
         """As `AsyncProducer.send_encoded_nowait`."""
-        unit = unit_of(unit, self._producer.inside)
+        unit = joined_unit(unit, self._producer.inside)
         self._check_callbacks()
         chosen = self._routed(key, b"", partition)
         return self._loop.submit(lambda: self._producer.send_encoded_nowait(batch, txn=unit, key=key, partition=chosen))
@@ -173,8 +173,7 @@ class Sending(Generic[T]):
     def _send_arguments(self, arguments: dict[str, Any]) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
         size = len(value.payload) if isinstance(value, EncodedPair) else len(value)
-        unit: Any = unit_of(arguments["txn"])
-        arguments["txn"] = unit
+        unit: Any = arguments["txn"]
         send = functools.partial(self._producer.send_nowait, **arguments)
         if self._may_go_soon(size, unit):
             admits = functools.partial(self._producer.inside.takes, size, SOON_BYTES)

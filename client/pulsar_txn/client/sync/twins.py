@@ -61,7 +61,7 @@ from pulsar_txn.client.txn.forgotten import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.observers import TransactionStats
 from pulsar_txn.client.txn.session import TransactionalIdInfo
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, unit_of
 from pulsar_txn.client.txn.transactions import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -225,7 +225,7 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
     def __enter__(self) -> Transaction:
         """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
         txn = self._loop.run(self._inner.__aenter__)
-        self._around.enter(txn.inside, joins=self._inner.ambient)
+        self._around.enter(unit_of(txn), joins=self._inner.ambient)
         return Transaction(self._loop, txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -796,7 +796,7 @@ class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
     def __enter__(self) -> TransactionalBatch[T]:
         """Receive, then open the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
         batch = self._loop.run(self._inner.__aenter__)
-        self._around.enter(batch.txn.inside, joins=self._inner.ambient)
+        self._around.enter(unit_of(batch.txn), joins=self._inner.ambient)
         return TransactionalBatch(self._loop, batch)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:

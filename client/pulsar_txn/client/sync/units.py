@@ -16,6 +16,7 @@ from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import within
+from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.client.txn.transactions import Attempts
 
 T = TypeVar("T")
@@ -120,7 +121,7 @@ def run_pipeline(
     handler_calls = HandlerCalls(concurrency)
 
     async def handle(batch: Any) -> None:
-        handled = functools.partial(within, batch.txn.inside, ambient, handler)
+        handled = functools.partial(within, unit_of(batch.txn), ambient, handler)
         not_awaitable(await handler_calls.call(handled, batch_of(batch)), handler)
 
     async def work() -> PipelineResult:

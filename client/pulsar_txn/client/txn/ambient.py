@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from pulsar_txn.client._validation import no_transaction
-from pulsar_txn.client.errors import UsageError
-from pulsar_txn.client.txn.enlist import Caller, Enlisting
+from pulsar_txn.client.txn.enlist import Enlisting
 
 T = TypeVar("T")
 
@@ -44,51 +42,6 @@ class Aside:
 
 AMBIENT: Final[contextvars.ContextVar[Enlisting | Aside | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
 """Surrounding unit: the one that operations without `txn=` join, or one that they do not join."""
-
-
-class Joinable(Protocol):
-    """A transaction of a program, or its unit."""
-
-    @property
-    def inside(self) -> Enlisting:
-        """The inside."""
-        ...
-
-
-def unit_of(txn: Joinable | None, caller: Caller | None = None) -> Enlisting | None:
-    """The inside of the transaction that an operation names, of the one around it when it names none.
-
-    It is told in the log when its `caller` has said nothing inside a unit that it does not join. Raises UsageError when it
-    is no transaction of this kind of client.
-    """
-    if txn is None or txn is NOT_SAID:
-        around = AMBIENT.get()
-        if not isinstance(around, Aside):
-            return around
-        if txn is NOT_SAID and caller is not None and (unit := around.unit()) is not None:
-            unit.left_out(caller)
-        return None
-    try:
-        return txn.inside
-    except AttributeError:
-        raise no_transaction(txn) from None
-
-
-def joined_unit() -> Enlisting | None:
-    """The unit that operations without `txn=` join."""
-    around = AMBIENT.get()
-    return None if isinstance(around, Aside) else around
-
-
-def noted(call: Coroutine[Any, Any, T], txn: Joinable | None) -> Coroutine[Any, Any, T]:
-    """A call that was made in a transaction and has to be awaited: the commit fails when that was forgotten."""
-    try:
-        unit = joined_unit() if txn is None or txn is NOT_SAID else txn.inside
-    except (AttributeError, UsageError):
-        return call  # which raises it
-    if unit is not None:
-        unit.called(call)
-    return call
 
 
 class Surroundings:

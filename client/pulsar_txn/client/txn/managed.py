@@ -25,12 +25,11 @@ import asyncio
 import logging
 from types import TracebackType
 
-from pulsar_txn.client._validation import LEAST_SECONDS, no_transaction
+from pulsar_txn.client._validation import LEAST_SECONDS
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, FINAL, TransactionState
 from pulsar_txn.client.txn.ambient import Surroundings
-from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, unit_of
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction
 
@@ -46,11 +45,6 @@ class AsyncManagedTransaction:
         self._eager = eager
         self._entered = False
         self._around = Surroundings()
-
-    @property
-    def inside(self) -> Enlisting:
-        """The operations' view of a transaction; there is no such view before its block is entered."""
-        raise no_transaction(self)
 
     async def __aenter__(self) -> AsyncTransaction:
         """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
@@ -68,7 +62,7 @@ class AsyncManagedTransaction:
     ) -> bool:
         """End as the table says."""
         self._around.leave()
-        rolls_back = isinstance(error, Rollback) and error.txn.inside is self._unit
+        rolls_back = isinstance(error, Rollback) and unit_of(error.txn) is self._unit
         if self._unit.state is TransactionState.PREPARED and not rolls_back:
             self._stay_prepared(error)
             return False

@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from pulsar_txn.client._callables import marked
-from pulsar_txn.client._validation import seconds_of
-from pulsar_txn.client.errors import TransactionStateError
+from pulsar_txn.client._validation import no_transaction, seconds_of
+from pulsar_txn.client.errors import TransactionStateError, UsageError
 from pulsar_txn.client.state.prepared import PreparedToken, check_secret
 from pulsar_txn.client.state.transaction import HELD, TransactionState
+from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, Aside
+from pulsar_txn.client.txn.enlist import Caller, Enlisting
 from pulsar_txn.client.txn.observers import TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
@@ -20,6 +22,7 @@ A = TypeVar("A", contravariant=True)
 Given = TypeVar("Given")
 """Messages or ids that a consumer acknowledges."""
 T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class Sends(Protocol[V]):
@@ -42,7 +45,7 @@ class Rollback(Exception):  # noqa: N818 - control flow, not an error
     """Raised by `AsyncTransaction.rollback()`; the managed block of its transaction swallows it after the abort."""
 
     def __init__(self, txn: AsyncTransaction) -> None:
-        super().__init__(f"rollback of {txn.inside!r}")
+        super().__init__(f"rollback of {unit_of(txn)!r}")
         self.txn = txn
 
 
@@ -53,19 +56,18 @@ class AsyncTransaction:
     when they show the same transaction.
     """
 
-    def __init__(self, inside: Unit) -> None:
-        self.inside = inside
-        """Its inside, for producers and consumers of the client."""
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AsyncTransaction) and other.inside is self.inside
+        return isinstance(other, AsyncTransaction) and other._unit is self._unit
 
     def __hash__(self) -> int:
-        return hash(self.inside)
+        return hash(self._unit)
 
     def __repr__(self) -> str:
-        self.inside.machine.show_id()
-        return repr(self.inside)
+        self._unit.machine.show_id()
+        return repr(self._unit)
 
     # --- looking at it --------------------------------------------------------------------------------------------
 
@@ -77,43 +79,43 @@ class AsyncTransaction:
         a transaction whose id was asked for twice that it has ended (`docs/adr/0035`), and the outcome of a transaction that
         its coordinator has forgotten is unknown (`docs/adr/0045`).
         """
-        return self.inside.machine.show_id()
+        return self._unit.machine.show_id()
 
     @property
     def name(self) -> str | None:
         """The transaction's name, for logs and statistics."""
-        return self.inside.options.name
+        return self._unit.options.name
 
     @property
     def state(self) -> TransactionState:
         """The transaction's state, as far as this client knows."""
-        return self.inside.state
+        return self._unit.state
 
     @property
     def doomed(self) -> bool:
         """True if an operation failed, so that the transaction can only be aborted."""
-        return bool(self.inside.failures)
+        return bool(self._unit.failures)
 
     @property
     def doom_cause(self) -> BaseException | None:
         """The first failure of an operation."""
-        failures = self.inside.failures
+        failures = self._unit.failures
         return failures[0] if failures else None
 
     @property
     def deadline(self) -> float | None:
         """The time on the clock of `loop.time()` from which operations are refused; None as for `remaining`."""
-        return self.inside.machine.deadline
+        return self._unit.machine.deadline
 
     @property
     def remaining(self) -> float | None:
         """Seconds until operations are refused; None for a transaction that was begun elsewhere or has no id yet."""
-        return self.inside.remaining
+        return self._unit.remaining
 
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction, with its `id`."""
-        self.inside.machine.show_id()
-        return self.inside.stats()
+        self._unit.machine.show_id()
+        return self._unit.stats()
 
     # --- using it -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class AsyncTransaction:
 
     def rollback(self) -> NoReturn:
         """Leave the managed block immediately and quietly, with an abort. Raises TransactionStateError outside of a block."""
-        if not self.inside.options.managed:
+        if not self._unit.options.managed:
             raise TransactionStateError(
                 "rollback() leaves a managed block, and this transaction has none", txn_id=self.id, hint="call txn.abort()"
             )
@@ -165,16 +167,16 @@ class AsyncTransaction:
         leaves the transaction as it was. When an abort is asked for instead, and fails, a note says so. The commit of a
         prepared transaction that could not be sent raises why (ConnectionLost, OperationTimeout); call it again.
         """
-        self.inside.check_here()
-        if self.inside.options.managed and self.inside.state not in HELD:
+        self._unit.check_here()
+        if self._unit.options.managed and self._unit.state not in HELD:
             raise TransactionStateError(
                 "the transaction is committed by leaving its block",
                 txn_id=self.id,
                 hint="leave the block, or abort() inside it",
             )
         if not visible:
-            await self.inside.commit_early()
-        await self.inside.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
+            await self._unit.commit_early()
+        await self._unit.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort the transaction; without effect on an aborted one. Legal in every open state. If cancelled: the abort goes on.
@@ -190,8 +192,8 @@ class AsyncTransaction:
         began, whose commit was never sent and whose id the program never asked for, is ABORTED then: nobody else can have
         ended it. (`id`, `stats()`, `repr()` and observers show the id.)
         """
-        self.inside.check_here()
-        await self.inside.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
+        self._unit.check_here()
+        await self._unit.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def prepare(self, *, timeout: float | timedelta | None = None, secret: bytes | None = None) -> PreparedToken:
         """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
@@ -212,8 +214,8 @@ class AsyncTransaction:
         TransactionAborted when the coordinator had ended it; TransactionTimedOut, TransactionStateError, and the errors of
         requests. Source: KIP-939. If cancelled: the prepare goes on, and calling it again joins it.
         """
-        self.inside.check_here()
-        return await self.inside.prepare(
+        self._unit.check_here()
+        return await self._unit.prepare(
             None if timeout is None else seconds_of(timeout, "timeout"), None if secret is None else check_secret(secret)
         )
 
@@ -226,13 +228,13 @@ class AsyncTransaction:
         TransactionStateError without a check group, and after its end.
         If cancelled while it waits: nothing has changed.
         """
-        self.inside.check_here()
-        await self.inside.leave_to_check()
+        self._unit.check_here()
+        await self._unit.leave_to_check()
 
     async def wait_closed(self) -> None:
         """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
-        self.inside.check_here()
-        await self.inside.wait_closed()
+        self._unit.check_here()
+        await self._unit.wait_closed()
 
     async def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
@@ -242,8 +244,46 @@ class AsyncTransaction:
         repeat of what it has done. Raises an error when it cannot ask (ConnectionLost, OperationTimeout, …), and
         TransactionStateError before the commit was sent. Safe to cancel and to repeat.
         """
-        self.inside.check_here()
-        return await self.inside.resolve()
+        self._unit.check_here()
+        return await self._unit.resolve()
 
 
-__all__ = ["AsyncTransaction", "Rollback"]
+def unit_of(txn: AsyncTransaction | Unit) -> Unit:
+    """The unit of a transaction that a call was given, where the call begins; a unit stands for itself.
+
+    Raises UsageError for what is no transaction of this kind of client.
+    """
+    if isinstance(txn, AsyncTransaction):
+        return txn._unit
+    if isinstance(txn, Unit):
+        return txn
+    raise no_transaction(txn)
+
+
+def joined_unit(txn: AsyncTransaction | Unit | None = None, caller: Caller | None = None) -> Enlisting | None:
+    """The unit that an operation joins: that of the transaction it names, or the one around it when it names none.
+
+    It is told in the log when its `caller` has said nothing inside a unit that it does not join. Raises as `unit_of`.
+    """
+    if txn is not None and txn is not NOT_SAID:
+        return txn._unit if isinstance(txn, AsyncTransaction) else unit_of(txn)
+    around = AMBIENT.get()
+    if not isinstance(around, Aside):
+        return around
+    if txn is NOT_SAID and caller is not None and (unit := around.unit()) is not None:
+        unit.left_out(caller)
+    return None
+
+
+def noted(call: Coroutine[Any, Any, Result], txn: AsyncTransaction | Unit | None) -> Coroutine[Any, Any, Result]:
+    """A call that was made in a transaction and has to be awaited: the commit fails when that was forgotten."""
+    try:
+        unit = txn._unit if isinstance(txn, AsyncTransaction) else joined_unit(txn)
+    except UsageError:
+        return call  # which raises it
+    if unit is not None:
+        unit.called(call)
+    return call
+
+
+__all__ = ["AsyncTransaction", "Rollback", "joined_unit", "noted", "unit_of"]

@@ -49,7 +49,7 @@ from pulsar_txn.client.txn.forgotten import Forgotten
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.observers import Observers
 from pulsar_txn.client.txn.session import ClientIncarnation, Epoch, TransactionalIdInfo
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, unit_of
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 
@@ -139,7 +139,7 @@ async def commit_together(
     (`txn` is aborted then, the others are as they were); CommitOutcomeUnknown, whose `resolve()` asks for the whole group
     again. InvalidConfiguration when one has another coordinator, or the broker ends no groups.
     """
-    unit = txn.inside
+    unit = unit_of(txn)
     group = [TxnId.parse(each) if isinstance(each, str) else each for each in others]
     txn_id = await unit.open()
     for each in group:
@@ -152,6 +152,11 @@ async def commit_together(
     except TransactionAborted:
         await _abort(client._transactions.coordinators, txn_id)
         raise
+
+
+async def open_now(txn: AsyncTransaction) -> None:
+    """Open a transaction that would wait for its first operation. Raises as `AsyncClient.begin_transaction`."""
+    await unit_of(txn).open_now()
 
 
 async def open_for_others(client: BeginsTransactions, timeout_ms: int) -> TxnId:

@@ -19,7 +19,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
@@ -123,11 +123,6 @@ class Unit:
                 self._loop.call_soon_threadsafe(_bring_back, list(self._inputs))
 
     # --- looking at it ----------------------------------------------------------------------------------------------
-
-    @property
-    def inside(self) -> Self:
-        """Return itself: a unit may be given where a transaction is expected."""
-        return self
 
     @property
     def id(self) -> TxnId | None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client import AccessMode, AsyncTransaction, ConsumerType, InitialPosition, MessageId
 from pulsar_txn.client.errors import ProducerQueueFull, PulsarError
+from pulsar_txn.client.inside import open_now
 
 if TYPE_CHECKING:
     from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncReader, Message
@@ -219,7 +220,7 @@ class StateLog:
         """Send the records, in the transaction if there is one. In a transaction it waits until they are stored."""
         if txn is None:
             return [await self._send(key, value, None) for key, value in records]
-        await txn.inside.open_now()
+        await open_now(txn)
         await (await self._queue(b"", key=OWNER_KEY, properties={TXN: str(txn.id)}))
         tickets = [await self._send(key, value, txn) for key, value in records]
         if not tickets:
