@@ -8,6 +8,7 @@ from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, Compression, ConsumerType, InitialPosition, MessageId
 from pulsar_txn.client.errors import BrokerError, InvalidConfiguration, MessageTooLarge
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.wire.frames import command
 
 EARLIEST = InitialPosition.EARLIEST
@@ -92,7 +93,7 @@ async def test_chunks_come_back_as_one_message_and_are_acknowledged_together(cli
     await consumer.close()
     after = await client.subscribe("t", "s", consumer_type=kind)
     assert await after.receive_many(1, max_wait=0.2) == []
-    assert after.inside.parts.all[0].machine.chunks.incomplete == 0
+    assert reception_of(after).parts.all[0].machine.chunks.incomplete == 0
     reader = await client.create_reader("t", EARLIEST_ID)
     assert [(await reader.read_next(5)).data for _ in range(3)] == [b"before", LARGE, b"behind"]
 
@@ -117,7 +118,7 @@ async def test_chunks_in_transactions_are_seen_and_acknowledged_all_or_not_at_al
     await consumer.close()
     again = await client.subscribe("t", "s")
     assert await again.receive_many(1, max_wait=0.2) == []
-    assert again.inside.parts.all[0].machine.chunks.incomplete == 0
+    assert reception_of(again).parts.all[0].machine.chunks.incomplete == 0
 
 
 async def test_mixed_repeated_and_headless_chunks():
@@ -141,7 +142,7 @@ async def test_mixed_repeated_and_headless_chunks():
         deliver_chunk(broker, 8, "d", 0, 2, b"d", 2)
         deliver_chunk(broker, 9, "d", 1, 2, b"d", 2)
         assert (await consumer.receive(1)).data == b"dd"
-        assert consumer.inside.parts.all[0].machine.chunks.incomplete == 0
+        assert reception_of(consumer).parts.all[0].machine.chunks.incomplete == 0
 
 
 async def test_incomplete_messages_are_bounded_and_expire():
@@ -152,9 +153,9 @@ async def test_incomplete_messages_are_bounded_and_expire():
         for number, uuid in enumerate("abc"):
             deliver_chunk(broker, number, uuid, 0, 2, b"1", 2)
         await broker.until(lambda: acked(broker) == [(False, [(1, 0)])])
-        assert consumer.inside.parts.all[0].machine.chunks.incomplete == 2
+        assert reception_of(consumer).parts.all[0].machine.chunks.incomplete == 2
         await broker.until(lambda: [ids for _, ids in acked(broker)] == [[(1, 0)], [(1, 1), (1, 2)]])
-        assert consumer.inside.parts.all[0].machine.chunks.incomplete == 0
+        assert reception_of(consumer).parts.all[0].machine.chunks.incomplete == 0
 
 
 async def test_a_cumulative_acknowledgement_does_not_take_an_incomplete_message_along():

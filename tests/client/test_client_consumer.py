@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     TransactionConflict,
     TransactionStateError,
 )
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction
@@ -732,7 +733,7 @@ async def test_the_failure_of_one_partition_is_logged_at_once_also_by_a_consumer
         consumer = await client.subscribe("t", "s", initial_position=1)
         broker.deliver(1, 0, b"a")
         await broker.until(lambda: consumer.queued)
-        first = consumer.inside.parts.all[0]
+        first = reception_of(consumer).parts.all[0]
         broker.on["subscribe"] = lambda _pipe, body: command("error", request_id=body.request_id, error=4, message="no longer")
         broker.say("close_consumer", consumer_id=first.id, request_id=2**64 - 1)
         await broker.until(lambda: "has failed, create a new one" in caplog.text)

@@ -8,6 +8,7 @@ from collections import Counter
 from insides import budget_of, coordinators_of, observers_of, partitions_of
 
 from pulsar_txn.client import ConsumerType
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.txn.transaction import unit_of
 
 GROUP = 50
@@ -58,7 +59,7 @@ async def transactions(client, source, consumer, producer, count):
 async def test_three_thousand_transactions_leave_what_one_thousand_leave(client):
     consumer = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     source, producer = await client.create_producer("in", batching=False), await client.create_producer("out")
-    part, sender = consumer.inside.parts.all[0], partitions_of(producer)[0]
+    part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
     looked_at = [
         client,
         client.inside,
@@ -92,7 +93,7 @@ async def test_messages_that_went_through_leave_nothing(client):
                 received += len(messages)
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
-    part, sender = consumer.inside.parts.all[0], partitions_of(producer)[0]
+    part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
     looked_at = [
         client.inside,
         consumer,

@@ -9,6 +9,7 @@ from fake_broker import fake_client
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, Compression, ConsumerType, InitialPosition
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.state import chunks as chunks_module
 from pulsar_txn.client.state.chunks import UnsettledEntries
 from pulsar_txn.wire import hot
@@ -193,7 +194,7 @@ async def test_chunks_above_the_limit_are_left_as_a_whole(broker, caplog):
         await consumer.acknowledge_cumulative(message)
         await asyncio.sleep(0.1)
         assert acked(broker) == [(False, [(1, 3)])]
-        left = consumer.inside.parts.all[0].machine.chunks.unsettled
+        left = reception_of(consumer).parts.all[0].machine.chunks.unsettled
         assert [left.before((1, entry)) for entry in (0, 1)] == [False, True]
     assert "max_uncompressed_bytes=10" in caplog.text
 

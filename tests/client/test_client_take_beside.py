@@ -8,6 +8,7 @@ import pytest
 from fake_broker import fake_client
 
 from pulsar_txn.client import EARLIEST_ID, ConsumerType
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.receive.holder import Holder
 
 
@@ -49,7 +50,7 @@ async def filled(broker, client, count, **options):
     for index in range(count):
         broker.deliver(1, index, b"%d" % index)
     await broker.until(lambda: consumer.queued == count)
-    consumer.inside.share_queue()
+    reception_of(consumer).share_queue()
     return consumer
 
 
@@ -61,11 +62,11 @@ def datas(messages):
 async def test_what_comes_while_a_thread_takes_stays_in_the_queue(broker, most):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 3)
-        inbox = consumer.inside.inbox
+        inbox = reception_of(consumer).inbox
         last = inbox.queue.pop()
         threads = []
         inbox.queue = Interrupted(inbox.queue, lambda: threads.append(beside(lambda: inbox.put([last]))))
-        assert datas(consumer.inside.take_beside(most, 1, posted)) == [b"0", b"1"]
+        assert datas(reception_of(consumer).take_beside(most, 1, posted)) == [b"0", b"1"]
         threads[0].join()
         assert datas(inbox.queue) == [b"2"]
 
@@ -74,16 +75,16 @@ async def test_a_thread_takes_nothing_between_where_a_reader_goes_on_and_the_end
     async with fake_client(broker) as client:
         reader = await client.create_reader("t", EARLIEST_ID)
         consumer = reader._consumer
-        consumer.inside.share_queue()
+        reception_of(consumer).share_queue()
         for index in range(3):
             broker.deliver(1, index, b"%d" % index)
         await broker.until(lambda: consumer.queued == 3)
-        taken = consumer.inside.take_beside(1, 1, posted)
-        inbox, threads = consumer.inside.inbox, []
+        taken = reception_of(consumer).take_beside(1, 1, posted)
+        inbox, threads = reception_of(consumer).inbox, []
         drop = inbox.drop
 
         def take():
-            taken.extend(consumer.inside.take_beside(1, 1, posted) or [])
+            taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])
 
         def dropped(part):
             threads.append(beside(take))
@@ -100,15 +101,15 @@ async def test_a_thread_takes_nothing_between_where_a_reader_goes_on_and_the_end
 async def test_what_a_thread_takes_is_in_front_of_a_batch_or_behind_it_and_never_a_gap_in_it(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 4)
-        inbox, taken, threads = consumer.inside.inbox, [], []
+        inbox, taken, threads = reception_of(consumer).inbox, [], []
         take = inbox.take
 
         def interrupted(max_messages):
-            threads.append(beside(lambda: taken.extend(consumer.inside.take_beside(1, 1, posted) or [])))
+            threads.append(beside(lambda: taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])))
             return take(max_messages)
 
         inbox.take = interrupted
-        handed = await Holder(consumer.inside).take(3, None)
+        handed = await Holder(reception_of(consumer)).take(3, None)
         threads[0].join()
         assert datas(handed) == [b"0", b"1", b"2"]
         assert datas(taken) == [b"3"]
@@ -117,8 +118,8 @@ async def test_what_a_thread_takes_is_in_front_of_a_batch_or_behind_it_and_never
 async def test_dropping_counts_what_it_drops_and_not_what_a_thread_takes_meanwhile(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 4, receiver_queue_size=10)
-        part, inbox, taken, threads = consumer.inside.parts.all[0], consumer.inside.inbox, [], []
-        take = lambda: taken.extend(consumer.inside.take_beside(1, 1, posted) or [])  # noqa: E731 - a few lines of a test
+        part, inbox, taken, threads = reception_of(consumer).parts.all[0], reception_of(consumer).inbox, [], []
+        take = lambda: taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])  # noqa: E731 - a few lines of a test
         inbox.queue = Interrupted(inbox.queue, lambda: threads.append(beside(take)))
         part.drop_queued()
         threads[0].join()
@@ -132,7 +133,7 @@ async def test_permits_of_what_threads_take_are_asked_for_on_the_loop_at_half(br
         consumer = await filled(broker, client, 10, receiver_queue_size=10)
         asked = []
         for expected in (0, 0, 0, 0, 1, 1, 1):
-            consumer.inside.take_beside(1, 1, asked.append)
+            reception_of(consumer).take_beside(1, 1, asked.append)
             assert len(asked) == expected
         asked[0]()
         await broker.until(lambda: len(broker.all("flow")) == 2)
@@ -143,10 +144,10 @@ async def test_permits_of_what_threads_take_are_asked_for_on_the_loop_at_half(br
 async def test_permits_of_before_a_reconnect_are_not_given_twice(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 4, receiver_queue_size=10)
-        consumer.inside.take_beside(4, 1, posted)
+        reception_of(consumer).take_beside(4, 1, posted)
         broker.pipe.cut()
         await broker.until(lambda: len(broker.all("flow")) == 2)
-        consumer.inside.parts.all[0].flush_permits()
+        reception_of(consumer).parts.all[0].flush_permits()
         await asyncio.sleep(0.01)
         assert [body.messagePermits for body in broker.all("flow")] == [10, 10]
 
@@ -154,11 +155,11 @@ async def test_permits_of_before_a_reconnect_are_not_given_twice(broker):
 async def test_the_loop_is_asked_where_a_thread_may_not_take(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 2, consumer_type=ConsumerType.SHARED)
-        assert consumer.inside.take_beside(5, 3, posted) is None
-        assert datas(consumer.inside.take_beside(5, 2, posted)) == [b"0", b"1"]
-        assert consumer.inside.take_beside(1, 1, posted) is None
+        assert reception_of(consumer).take_beside(5, 3, posted) is None
+        assert datas(reception_of(consumer).take_beside(5, 2, posted)) == [b"0", b"1"]
+        assert reception_of(consumer).take_beside(1, 1, posted) is None
         watched = await client.subscribe("t", "watched", ack_timeout=20)
         broker.deliver(2, 0, b"x")
         await broker.until(lambda: watched.queued == 1)
-        assert watched.inside.take_beside(1, 1, posted) is None
-    assert consumer.inside.take_beside(1, 0, posted) is None
+        assert reception_of(watched).take_beside(1, 1, posted) is None
+    assert reception_of(consumer).take_beside(1, 0, posted) is None

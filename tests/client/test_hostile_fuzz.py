@@ -16,6 +16,7 @@ from mutations import mutate
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.net.connection import Connection
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
@@ -72,7 +73,7 @@ class Nowhere(asyncio.Transport):
 
 def attached(client, consumer, producer):
     """A connection after its handshake, a consumer and a producer on it, and nobody at the other end."""
-    part, other = consumer.inside.parts.all[0], partitions_of(producer)[0]
+    part, other = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
     connection = Connection(client.inside.runtime, client.inside.settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
@@ -97,7 +98,7 @@ async def test_a_million_mutated_frames_end_in_nothing_but_typed_errors(seed):
         async with fake_client(FakeBroker()) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=100)
             producer = await client.create_producer("t")
-            healthy = samples(partitions_of(producer)[0].id, consumer.inside.parts.all[0].id)
+            healthy = samples(partitions_of(producer)[0].id, reception_of(consumer).parts.all[0].id)
             connection = attached(client, consumer, producer)
             for fed in range(FRAMES // 4):
                 if connection.closed:

@@ -10,6 +10,7 @@ from keeping import kept_by
 from pulsar_txn.client import Compression, ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidTopicName
 from pulsar_txn.client.receive import dead_letters
+from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -89,12 +90,12 @@ async def test_the_sender_of_a_message_does_not_choose_its_dead_letters_topic(br
         consumer = await client.subscribe(
             re.compile("public/default/x.*"), "s", dead_letter_policy=policy, consumer_type=ConsumerType.SHARED
         )
-        before = kept_by(consumer.inside.letters)
+        before = kept_by(reception_of(consumer).letters)
         deliver(broker, "x1", 0, redelivered=2, REAL_TOPIC=said)
         await broker.until(lambda: broker.all("ack"))
         assert letters_to(broker) == {"x1-s-DLQ"}
         await broker.until(
-            lambda: kept_by(consumer.inside.letters) == before + 1
+            lambda: kept_by(reception_of(consumer).letters) == before + 1
         )  # a producer; it is told after the acknowledgement
         deliver(broker, "x1", 1, REAL_TOPIC=said)
         await consumer.reconsume_later(await consumer.receive(1))
@@ -156,12 +157,14 @@ async def test_producers_of_letters_do_not_pile_up_with_the_topics_of_a_pattern(
         consumer = await client.subscribe(
             re.compile("public/default/x.*"), "s", dead_letter_policy=policy, consumer_type=ConsumerType.SHARED
         )
-        before = kept_by(consumer.inside.letters)
+        before = kept_by(reception_of(consumer).letters)
         for number, name in enumerate(names):
             deliver(broker, name, number, redelivered=2)
             await broker.until(lambda number=number: len(broker.all("ack")) == number + 1)
         await broker.until(lambda: len(broker.all("close_producer")) == 3)
-        await broker.until(lambda: kept_by(consumer.inside.letters) == before + 2)  # the answers to the closings have come
+        await broker.until(
+            lambda: kept_by(reception_of(consumer).letters) == before + 2
+        )  # the answers to the closings have come
 
 
 async def test_a_producer_of_letters_that_was_being_made_does_not_outlive_its_consumer(broker):

@@ -9,6 +9,8 @@ import pytest
 
 from pulsar_txn.client import AsyncClient, Client, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.receive.consumer import reception_of
+from pulsar_txn.client.receive.reader import consumer_of
 
 KIBIBYTE = 1024
 SIZE = 64 * KIBIBYTE
@@ -26,7 +28,7 @@ async def test_no_more_large_messages_wait_here_than_there_is_room_for(client: A
     values = await fill(client, topic, 40, SIZE)
     async with await client.create_reader(topic, receiver_queue_bytes=ROOM) as reader:
         found, most = [], 0
-        inbox = reader.inside.inside.inbox
+        inbox = reception_of(consumer_of(reader)).inbox
         while len(found) < len(values):
             found.append((await reader.read_next(10)).data)
             await asyncio.sleep(0.005)  # the broker sends what it may meanwhile
@@ -39,7 +41,7 @@ async def test_small_messages_are_fetched_ahead_as_without_a_bound(client: Async
     values = await fill(client, topic, 600, 10)
     async with await client.create_reader(topic, receiver_queue_bytes=ROOM) as reader:
         assert (await reader.read_next(10)).data == values[0]
-        assert await reader.inside.inside.inbox.wait(500, asyncio.get_running_loop().time() + 10)
+        assert await reception_of(consumer_of(reader)).inbox.wait(500, asyncio.get_running_loop().time() + 10)
         assert [message.data for message in await reader.read_many(600)][:5] == values[1:6]
 
 

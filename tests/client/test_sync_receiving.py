@@ -12,6 +12,8 @@ from sync_sides import inner, loop_of
 
 from pulsar_txn.client import ConsumerType, InitialPosition, errors, sync
 from pulsar_txn.client.errors import ConnectionLost
+from pulsar_txn.client.receive.consumer import reception_of
+from pulsar_txn.client.receive.reader import consumer_of
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -67,7 +69,7 @@ def test_all_messages_come_in_order_whatever_the_queue_holds(client, queue, batc
 def test_what_is_queued_is_taken_and_acknowledged_without_a_hand_over(client, monkeypatch):
     fill(client, "t", 400)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer, client.create_reader("t") as reader:
-        while consumer.queued < 400 or inner(reader).inside.queued < 400:
+        while consumer.queued < 400 or consumer_of(inner(reader)).queued < 400:
             time.sleep(0.01)
         asked = hand_overs(client, monkeypatch)
         for _ in range(100):
@@ -238,7 +240,7 @@ def test_acknowledgements_behind_each_other_leave_in_one_command(client):
     fill(client, "t", 500, batching=False)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer:
         sent = []
-        part = inner(consumer).inside.parts.all[0]
+        part = reception_of(inner(consumer)).parts.all[0]
         write = part.channel.connection.write
         part.channel.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
         for _ in range(500):

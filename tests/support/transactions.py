@@ -10,6 +10,7 @@ from typing import Final
 from targets import Target
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, AsyncConsumer, Message, OperationTimeout
+from pulsar_txn.client.receive.consumer import reception_of
 
 PATIENCE: Final = 20.0
 """Seconds to wait for what has to come: servers share two cores with everything else."""
@@ -37,7 +38,7 @@ async def received(consumer: AsyncConsumer[bytes], count: int) -> list[Message[b
 
 def forget_acknowledgements(consumer: AsyncConsumer[bytes], messages: Iterable[Message[bytes]]) -> None:
     """Make the client forget what it acknowledged in transactions, so that it does not refuse what a test wants to send."""
-    owners = consumer.inside.parts.all[0].owners
+    owners = reception_of(consumer).parts.all[0].owners
     for message in messages:
         hold = owners.acknowledged_in(message.entry.position, message.index)
         if hold is not None:

@@ -40,12 +40,12 @@ from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.consistent.arguments import Bounds, open_consistent_reader
 from pulsar_txn.client.receive.consistent.position import CutPosition
 from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
-from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.consumer import AsyncConsumer, open_consumer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.receive.table_view import AsyncTableView
+from pulsar_txn.client.receive.table_view import AsyncTableView, open_table_view
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
 from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessageSender, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
@@ -456,13 +456,7 @@ class AsyncClient(BeginsTransactions):
         """
         first = {"start_message_id": EARLIEST_ID}
         reader = await self._read("create_table_view", topic, schema or BytesSchema(), options, first)
-        view: AsyncTableView[Any] = AsyncTableView(self._core, reader)
-        try:
-            await asyncio.shield(view.inside)
-        except BaseException:
-            await view.close()
-            raise
-        return view
+        return await open_table_view(self._core, reader)
 
     @overload
     def consistent_reader(
@@ -546,11 +540,9 @@ class AsyncClient(BeginsTransactions):
             if count:
                 partitioned[name] = count
             parts |= dict(found)
-        consumer: AsyncConsumer[Any] = AsyncConsumer(
+        return await open_consumer(
             self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
-        await consumer.inside.start()
-        return consumer
 
     async def _parts_of(self, name: TopicName) -> tuple[list[tuple[str, int]], int]:
         """The partitions of a topic, or the topic itself, and how many there are (0)."""
@@ -572,7 +564,7 @@ class AsyncClient(BeginsTransactions):
             beside = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
         found = await pattern.find(self._core, options.regex_subscription_mode)
         parts = beside | {topic: TopicName.parse(topic).partition for topic in found}
-        consumer: AsyncConsumer[Any] = AsyncConsumer(
+        return await open_consumer(
             self._core,
             list(parts.items()),
             subscription,
@@ -581,8 +573,6 @@ class AsyncClient(BeginsTransactions):
             pattern=pattern,
             beside=beside,
         )
-        await consumer.inside.start()
-        return consumer
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.net.tls import TlsFiles
+from pulsar_txn.client.receive.consumer import receives_still
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
@@ -95,6 +96,7 @@ __all__ = [
     "optional_secret",
     "parse_service_url",
     "parse_topic",
+    "receives_still",
     "secret",
     "shown",
     "take_over",

@@ -34,7 +34,7 @@ from pulsar_txn.client.loop.poison import Remedy, Work
 from pulsar_txn.client.loop.report import Report
 from pulsar_txn.client.loop.suspects import Suspects
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.consumer import AsyncConsumer, reception_of
 from pulsar_txn.client.receive.holder import Holder
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
@@ -60,7 +60,7 @@ class Pipeline(Generic[T]):
         suspects = Suspects(options.max_aborts)
         self._options = options
         self._stop = stop
-        self._holder = Holder(consumer.inside)
+        self._holder = Holder(reception_of(consumer))
         self._kind = consumer.consumer_type
         self._room = asyncio.Event()
         self._report = Report(observer, skips=options.on_poison is Poison.SKIP)

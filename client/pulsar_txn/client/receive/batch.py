@@ -18,16 +18,17 @@ whose outcome is unknown nothing is asked for: when `resolve()` has said ABORTED
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.reception import Reception
+from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.transaction import AsyncTransaction
-from pulsar_txn.client.txn.unit import Unit
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.consumer import AsyncConsumer
@@ -75,7 +76,8 @@ class AsyncTransactionalBatchBlock(Generic[T]):
     def __init__(
         self,
         consumer: AsyncConsumer[T],
-        new_unit: Callable[[], Unit],
+        reception: Reception[T],
+        options: TransactionOptions,
         *,
         max_messages: int,
         max_wait: float | timedelta | None,
@@ -83,7 +85,8 @@ class AsyncTransactionalBatchBlock(Generic[T]):
         ambient: bool,
     ) -> None:
         self._consumer = consumer
-        self._new_unit = new_unit
+        self._reception = reception
+        self._options = options
         self._max_messages = max_messages
         self._max_wait = max_wait
         self._eager = eager
@@ -96,16 +99,17 @@ class AsyncTransactionalBatchBlock(Generic[T]):
             raise TransactionStateError(
                 "consumer.transactional_batch() can be entered once", hint="call consumer.transactional_batch() again"
             )
-        inside, unit = self._consumer.inside, self._new_unit()
+        reception = self._reception
+        unit = reception.core.new_transaction(self._options)
         self._block = AsyncManagedTransaction(unit, eager=self._eager, ambient=self.ambient)
-        inside.check_open()
-        unit.looks_for_input(inside.core)
-        await inside.ready(self._max_messages, self._max_wait, unit)
-        messages = inside.take(self._max_messages, unit, whole=True)
+        reception.check_open()
+        unit.looks_for_input(reception.core)
+        await reception.ready(self._max_messages, self._max_wait, unit)
+        messages = reception.take(self._max_messages, unit, whole=True)
         try:
             txn = await self._block.__aenter__()
         except BaseException:
-            inside.inputs.of(unit).bring_back()
+            reception.inputs.of(unit).bring_back()
             raise
         return AsyncTransactionalBatch(self._consumer, messages, txn)
 

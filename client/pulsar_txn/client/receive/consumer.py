@@ -17,9 +17,9 @@ from pulsar_txn.client.net.tasks import run_all
 from pulsar_txn.client.receive.acknowledging import Acknowledged
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.committed import CommittedPosition
-from pulsar_txn.client.receive.inside import Inside
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.state.transaction import TransactionOptions
@@ -55,7 +55,7 @@ class AsyncConsumer(Generic[T]):
     ) -> None:
         self.schema = schema
         self.subscription = subscription
-        self.inside: Inside[T] = Inside(
+        self._reception: Reception[T] = Reception(
             core,
             topics,
             subscription,
@@ -66,60 +66,59 @@ class AsyncConsumer(Generic[T]):
             partitioned=partitioned or {},
             beside=beside,
         )
-        """The parts of the consumer, for the rooms of this house; programs need none of it."""
-        self.consumer_name = self.inside.consumer_name
+        self.consumer_name = self._reception.consumer_name
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
         """The topic's name, of the first one when there are several; of a pattern, the whole pattern."""
-        return self.inside.parts.topic
+        return self._reception.parts.topic
 
     @property
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
-        return [part.topic for part in self.inside.parts]
+        return [part.topic for part in self._reception.parts]
 
     @property
     def consumer_type(self) -> ConsumerType:
         """The way in which the subscription divides its messages among its consumers."""
-        return self.inside.options.consumer_type
+        return self._reception.options.consumer_type
 
     @property
     def is_connected(self) -> bool:
         """True while all partitions are connected."""
-        return not self.inside.is_closed and all(part.is_connected for part in self.inside.parts)
+        return not self._reception.is_closed and all(part.is_connected for part in self._reception.parts)
 
     @property
     def is_active(self) -> bool:
         """True if this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
-        return any(part.is_active for part in self.inside.parts)
+        return any(part.is_active for part in self._reception.parts)
 
     @property
     def reached_end_of_topic(self) -> bool:
         """True if all its topics are terminated and everything was delivered."""
-        return all(part.reached_end for part in self.inside.parts)
+        return all(part.reached_end for part in self._reception.parts)
 
     @property
     def queued(self) -> int:
         """Messages that wait to be received."""
-        return len(self.inside.inbox.queue)
+        return len(self._reception.inbox.queue)
 
     def stats(self) -> ConsumerStats:
         """Counters of received and settled messages, and the size of the queue."""
         return ConsumerStats(
-            received=self.inside.inbox.received,
-            acknowledged=self.inside.acknowledger.acknowledged,
-            negatively_acknowledged=self.inside.acknowledger.refused,
-            queued=len(self.inside.inbox.queue),
-            connected_partitions=sum(part.is_connected for part in self.inside.parts),
-            partitions=len(self.inside.parts),
+            received=self._reception.inbox.received,
+            acknowledged=self._reception.acknowledger.acknowledged,
+            negatively_acknowledged=self._reception.acknowledger.refused,
+            queued=len(self._reception.inbox.queue),
+            connected_partitions=sum(part.is_connected for part in self._reception.parts),
+            partitions=len(self._reception.parts),
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self.inside.is_closed else "connected" if self.is_connected else "connecting"
-        return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self.inside.inbox.queue)} queued>"
+        state = "closed" if self._reception.is_closed else "connected" if self.is_connected else "connecting"
+        return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self._reception.inbox.queue)} queued>"
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -135,31 +134,31 @@ class AsyncConsumer(Generic[T]):
         Raises AlreadyClosed, or the error that ended the consumer; with `txn` also TransactionStateError and
         TransactionTimedOut, when the transaction has ended. If cancelled, no message is lost.
         """
-        inside = self.inside
-        inbox, unit = inside.inbox, None
+        reception = self._reception
+        inbox, unit = reception.inbox, None
         if txn is not None or AMBIENT.get() is not None:
-            unit = inside.unit(txn)
+            unit = reception.unit(txn)
             if unit is not None:
-                unit.looks_for_input(inside.core)
+                unit.looks_for_input(reception.core)
         deadline = None
         while True:
             if not inbox.queue:
                 inbox.check()
-                deadline = deadline or inside.deadline(timeout, "timeout")
-                if not await inside.wait(1, deadline) and not inbox.queue:
+                deadline = deadline or reception.deadline(timeout, "timeout")
+                if not await reception.wait(1, deadline) and not inbox.queue:
                     raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
             if unit is None and not inbox.shared:
                 break
-            if taken := inside.take(1, unit):
+            if taken := reception.take(1, unit):
                 return taken[0]
             if unit is not None and inbox.keys is not None:  # what is queued has keys that other units have
-                deadline = deadline or inside.deadline(timeout, "timeout")
-                if not await inside.wait(1, deadline, unit):
+                deadline = deadline or reception.deadline(timeout, "timeout")
+                if not await reception.wait(1, deadline, unit):
                     raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
         message = inbox.take_one()
         message.entry.consumer.handed_out(message, 1)
-        if inside.is_observed:
-            inside.observe([message])
+        if reception.is_observed:
+            reception.observe([message])
         return message
 
     async def receive_many(
@@ -170,26 +169,26 @@ class AsyncConsumer(Generic[T]):
         The list is empty when no message came in time. Without `max_wait` it waits for one message, and returns all that
         are there. With `txn` they join the transaction. Raises as `receive`. If cancelled, no message is lost.
         """
-        inside = self.inside
-        unit = inside.unit(txn)
+        reception = self._reception
+        unit = reception.unit(txn)
         if unit is not None:
-            unit.looks_for_input(inside.core)
+            unit.looks_for_input(reception.core)
         while True:
-            await inside.ready(max_messages, max_wait, unit)
-            taken = inside.take(max_messages, unit)
+            await reception.ready(max_messages, max_wait, unit)
+            taken = reception.take(max_messages, unit)
             if taken or max_wait is not None:  # a thread of the blocking client may have been faster
                 return taken
 
     def receive_nowait(self, max_messages: int = 500, *, txn: AsyncTransaction | None = None) -> list[Message[T]]:
         """Return up to `max_messages` queued messages without waiting; may be empty. Arguments and errors as `receive`."""
-        inside = self.inside
-        unit = inside.unit(txn)
+        reception = self._reception
+        unit = reception.unit(txn)
         if unit is not None:
-            unit.looks_for_input(inside.core)
-        inside.core.check_here()
-        inside.inbox.check()
+            unit.looks_for_input(reception.core)
+        reception.core.check_here()
+        reception.inbox.check()
         validate_whole("max_messages", max_messages)
-        return inside.take(max_messages, unit)
+        return reception.take(max_messages, unit)
 
     async def messages(self, *, txn: AsyncTransaction | None = None) -> AsyncIterator[Message[T]]:
         """Messages one after the other, until the consumer is closed: `async for message in consumer.messages(txn=txn)`.
@@ -241,19 +240,23 @@ class AsyncConsumer(Generic[T]):
     async def _acknowledge(
         self, message: Acknowledged | Sequence[Acknowledged], txn: AsyncTransaction | None, receipt: bool | None
     ) -> None:
-        inside = self.inside
-        inside.check_open()
-        unit = inside.unit(txn)
-        if unit is None and isinstance(message, Message) and not (inside.options.ack_receipt if receipt is None else receipt):
+        reception = self._reception
+        reception.check_open()
+        unit = reception.unit(txn)
+        if (
+            unit is None
+            and isinstance(message, Message)
+            and not (reception.options.ack_receipt if receipt is None else receipt)
+        ):
             entry = message.entry
-            part = inside.parts.own(entry.consumer)
+            part = reception.parts.own(entry.consumer)
             if part is not None and not part.owners:
                 part.acknowledge_soon([(entry.position, message.index, entry.batch_size)])
-                inside.acknowledger.acknowledged += 1
-                if inside.chain is not None:
-                    inside.chain.acknowledged([message], None)
+                reception.acknowledger.acknowledged += 1
+                if reception.chain is not None:
+                    reception.chain.acknowledged([message], None)
                 return
-        await inside.acknowledger.acknowledge(message, unit, receipt=receipt)
+        await reception.acknowledger.acknowledge(message, unit, receipt=receipt)
 
     @marked
     def acknowledge_cumulative(
@@ -267,8 +270,8 @@ class AsyncConsumer(Generic[T]):
 
     @named_as_public
     async def _acknowledge_cumulative(self, message: Acknowledged, txn: AsyncTransaction | None, receipt: bool | None) -> None:
-        self.inside.check_open()
-        await self.inside.acknowledger.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
+        self._reception.check_open()
+        await self._reception.acknowledger.acknowledge_cumulative(message, self._reception.unit(txn), receipt=receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> Awaitable[None]:
         """Ask for redelivery of a message after `delay`; for an id without a batch index, of all messages of its entry.
@@ -279,8 +282,8 @@ class AsyncConsumer(Generic[T]):
         On Exclusive and Failover every unacknowledged message comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
-        self.inside.check_open()
-        self.inside.acknowledger.negative_acknowledge(message, delay)
+        self._reception.check_open()
+        self._reception.acknowledger.negative_acknowledge(message, delay)
         return DONE
 
     @marked
@@ -308,9 +311,9 @@ class AsyncConsumer(Generic[T]):
         properties: Mapping[str, str] | None,
         txn: AsyncTransaction | None,
     ) -> None:
-        self.inside.check_open()
+        self._reception.check_open()
         said = None if txn is NOT_SAID else txn
-        await self.inside.acknowledger.reconsume_later(message, delay, properties, said, self.inside.unit(txn))
+        await self._reception.acknowledger.reconsume_later(message, delay, properties, said, self._reception.unit(txn))
 
     def give_back(self, messages: Sequence[Message[T]]) -> Awaitable[None]:
         """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
@@ -319,7 +322,7 @@ class AsyncConsumer(Generic[T]):
         that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect after
         the consumer was closed, because unacknowledged messages then come again anyway.
         """
-        self.inside.acknowledger.give_back(messages)
+        self._reception.acknowledger.give_back(messages)
         return DONE
 
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> Awaitable[None]:
@@ -328,7 +331,7 @@ class AsyncConsumer(Generic[T]):
         The program settles them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
         """
-        self.inside.acknowledger.leave_out([message] if isinstance(message, Message) else message)
+        self._reception.acknowledger.leave_out([message] if isinstance(message, Message) else message)
         return DONE
 
     def redeliver_unacknowledged(self) -> Awaitable[None]:
@@ -336,8 +339,8 @@ class AsyncConsumer(Generic[T]):
 
         Messages that have joined a transaction stay with it.
         """
-        self.inside.check_open()
-        for part in self.inside.parts:
+        self._reception.check_open()
+        for part in self._reception.parts:
             part.deliver_all_again()
         return DONE
 
@@ -364,7 +367,8 @@ class AsyncConsumer(Generic[T]):
         options = TransactionOptions(timeout=seconds_of(timeout, "timeout"), name=name, managed=True)
         return AsyncTransactionalBatchBlock(
             self,
-            lambda: self.inside.core.new_transaction(options),
+            self._reception,
+            options,
             max_messages=max_messages,
             max_wait=max_wait,
             eager=eager,
@@ -381,14 +385,14 @@ class AsyncConsumer(Generic[T]):
         ConnectionLost, OperationTimeout. If cancelled, it may have moved.
         Messages that have joined a transaction leave it.
         """
-        self.inside.check_open()
+        self._reception.check_open()
         if isinstance(target, MessageId):
             everywhere = target.position in ((-1, -1), (2**63 - 1, 2**63 - 1))
-            parts = self.inside.parts.all if everywhere else [self.inside.parts.of_id(target)]
+            parts = self._reception.parts.all if everywhere else [self._reception.parts.of_id(target)]
             await run_all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
         else:
             time_ms = sought_ms(target)
-            await run_all([part.seek(publish_time_ms=time_ms) for part in self.inside.parts])
+            await run_all([part.seek(publish_time_ms=time_ms) for part in self._reception.parts])
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
@@ -400,8 +404,8 @@ class AsyncConsumer(Generic[T]):
 
     async def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
-        self.inside.check_open()
-        parts = list(self.inside.parts)
+        self._reception.check_open()
+        parts = list(self._reception.parts)
         answers = await asyncio.gather(*(part.last_message_id() for part in parts))
         return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
 
@@ -415,8 +419,8 @@ class AsyncConsumer(Generic[T]):
         A stock broker does not know `require_stable` (NotAllowedError) and tells no transactions. Raises also the broker's
         error, ConnectionLost, OperationTimeout. Safe to cancel.
         """
-        self.inside.check_open()
-        parts = list(self.inside.parts)
+        self._reception.check_open()
+        parts = list(self._reception.parts)
         answers = await asyncio.gather(*(part.committed(require_stable=require_stable) for part in parts))
         return {part.topic: answer for part, answer in zip(parts, answers, strict=True)}
 
@@ -425,18 +429,18 @@ class AsyncConsumer(Generic[T]):
 
         Raises as `get_last_message_id`. Safe to cancel.
         """
-        self.inside.check_open()
-        if self.inside.inbox.queue:
+        self._reception.check_open()
+        if self._reception.inbox.queue:
             return True
-        return any(await asyncio.gather(*(part.has_more() for part in self.inside.parts)))
+        return any(await asyncio.gather(*(part.has_more() for part in self._reception.parts)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and close. Raises ConsumerBusy or a similar error when others use it, unless `force`.
 
         If cancelled, some of several partitions may be unsubscribed already; call it again.
         """
-        self.inside.check_open()
-        for part in self.inside.parts:
+        self._reception.check_open()
+        for part in self._reception.parts:
             await part.unsubscribe(force=force)
         await self.close()
 
@@ -445,7 +449,7 @@ class AsyncConsumer(Generic[T]):
 
         A transaction that has received messages here cannot commit any more. If cancelled, it is closed.
         """
-        await self.inside.close()
+        await self._reception.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -454,4 +458,33 @@ class AsyncConsumer(Generic[T]):
         await self.close()
 
 
-__all__ = ["Acknowledged", "AsyncConsumer"]
+async def open_consumer(
+    core: Core,
+    topics: Sequence[tuple[str, int]],
+    subscription: str,
+    schema: Schema[T],
+    options: ConsumerOptions,
+    *,
+    pattern: TopicPattern | None = None,
+    partitioned: Mapping[TopicName, int] | None = None,
+    beside: Iterable[str] = (),
+) -> AsyncConsumer[T]:
+    """A consumer that is subscribed at all its topic partitions. Raises as `AsyncClient.subscribe`."""
+    consumer = AsyncConsumer(
+        core, topics, subscription, schema, options, pattern=pattern, partitioned=partitioned, beside=beside
+    )
+    await reception_of(consumer).start()
+    return consumer
+
+
+def reception_of(consumer: AsyncConsumer[T]) -> Reception[T]:
+    """The reception of a consumer that a block, a loop or a blocking consumer was given."""
+    return consumer._reception
+
+
+def receives_still(consumer: AsyncConsumer[Any], message: Message[Any]) -> bool:
+    """True if the broker still delivers the partition of a received message here; on Failover it may have moved."""
+    return reception_of(consumer).is_active_for(message)
+
+
+__all__ = ["Acknowledged", "AsyncConsumer", "open_consumer", "receives_still", "reception_of"]

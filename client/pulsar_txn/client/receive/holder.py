@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from pulsar_txn.client.receive.inside import Inside
 from pulsar_txn.client.receive.joined import Joined
 from pulsar_txn.client.receive.message import Message, bits_of, runs
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.state.owners import Hold, State, bit_of, indexes
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.wire.ids import Position
@@ -22,27 +22,27 @@ Key: TypeAlias = tuple[str, Position, int]
 class Holder(Generic[T]):
     """One per loop. A copy of what it holds is dropped when it comes in."""
 
-    def __init__(self, inside: Inside[T]) -> None:
-        self._inside = inside
+    def __init__(self, reception: Reception[T]) -> None:
+        self._reception = reception
         self._holds: dict[PartitionConsumer, Hold] = {}
 
     async def take(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]]:
         """As `receive_many`, entries as a whole where `max_messages` allows it. They are held from now on."""
-        inside = self._inside
-        inside.check_open()
-        await inside.ready(max_messages, max_wait)
-        with inside.inbox.guard:
-            queued = inside.inbox.take_whole(max_messages)
-            inside.hand_out(queued)
+        reception = self._reception
+        reception.check_open()
+        await reception.ready(max_messages, max_wait)
+        with reception.inbox.guard:
+            queued = reception.inbox.take_whole(max_messages)
+            reception.hand_out(queued)
             taken = self._held(queued)
-        if inside.is_observed and taken:
-            inside.observe(taken)
+        if reception.is_observed and taken:
+            reception.observe(taken)
         return taken
 
     def _held(self, messages: Sequence[Message[T]]) -> list[Message[T]]:
         held: list[Message[T]] = []
         for run in runs(messages):
-            part = self._inside.parts.of_message(run[0])
+            part = self._reception.parts.of_message(run[0])
             if part is None:
                 continue
             free = part.hold(self._holds.setdefault(part, Hold(State.HELD, self)), run, bits_of(run))
@@ -58,27 +58,27 @@ class Holder(Generic[T]):
 
         When it aborts before it has acknowledged anything, they are held again. Raises as its `join`.
         """
-        joined = self._inside.inputs.of(unit)
-        unit.join(self._inside.core, joined)
+        joined = self._reception.inputs.of(unit)
+        unit.join(self._reception.core, joined)
         joined.keeps = True
         joined.add(messages, self._holds)
         return joined
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have these delivered again, to whoever gets them; on Exclusive and Failover before all others."""
-        for part, entries in self._inside.acknowledger.entries(messages).items():
+        for part, entries in self._reception.acknowledger.entries(messages).items():
             part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
-            part.deliver_again(entries, [message for message in messages if self._inside.parts.of_message(message) is part])
-            if self._inside.options.consumer_type.is_single:
+            part.deliver_again(entries, [message for message in messages if self._reception.parts.of_message(message) is part])
+            if self._reception.options.consumer_type.is_single:
                 part.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
 
     def expect(self, messages: Sequence[Message[T]], lost: Callable[[list[Key]], None]) -> None:
         """After an abort these come again: ask for them until they do. `lost` is called, later, with those that do not."""
-        of = self._inside.parts.of_message
+        of = self._reception.parts.of_message
         left = [key_of(message) for message in messages if of(message) is None]
         if left:
-            self._inside.core.runtime.call_later(0, lost, left)
-        for part, entries in self._inside.acknowledger.entries(messages).items():
+            self._reception.core.runtime.call_later(0, lost, left)
+        for part, entries in self._reception.acknowledger.entries(messages).items():
 
             def say(rest: Mapping[Position, int], topic: str = part.topic, sizes: Any = entries) -> None:
                 lost([(topic, at, index) for at, bits in rest.items() for index in indexes(bits, sizes[at][1])])
@@ -87,7 +87,7 @@ class Holder(Generic[T]):
 
     def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
         """Those that wait in the queue and match, which are not in it any more; to be given back."""
-        taken = self._inside.inbox.take_matching(matches)
+        taken = self._reception.inbox.take_matching(matches)
         for message in taken:
             message.entry.consumer.give_permits_back(1)
         return taken

@@ -41,6 +41,14 @@ class Inbox(Generic[T]):
         """Units by key, on Key_Shared."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
+    def share(self) -> None:
+        """From now on threads take messages as well."""
+        self.shared = True
+
+    def divide(self, keys: KeyOrder) -> None:
+        """Units take messages by key from now on."""
+        self.keys = keys
+
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[Message[T]]) -> None:

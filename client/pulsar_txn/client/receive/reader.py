@@ -29,11 +29,6 @@ class AsyncReader(Generic[T]):
         self._consumer = consumer
 
     @property
-    def inside(self) -> AsyncConsumer[T]:
-        """The consumer that reads: for the rooms above, not for programs."""
-        return self._consumer
-
-    @property
     def topic(self) -> str:
         """The topic's name."""
         return self._consumer.topic
@@ -96,3 +91,8 @@ class AsyncReader(Generic[T]):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def consumer_of(reader: AsyncReader[T]) -> AsyncConsumer[T]:
+    """The consumer by which a reader reads, for the blocking reader over it."""
+    return reader._consumer

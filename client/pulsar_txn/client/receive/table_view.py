@@ -35,7 +35,8 @@ class AsyncTableView(Generic[T]):
     for it, until a newer one can be read, and it is logged.
     """
 
-    def __init__(self, core: Core, reader: AsyncReader[T]) -> None:
+    def __init__(self, core: Core, reader: AsyncReader[T], caught_up: asyncio.Future[None]) -> None:
+        """`caught_up` is done when everything that the topic holds has been read."""
         self._core = core
         self._reader = reader
         self._values: dict[str, T] = {}
@@ -44,13 +45,8 @@ class AsyncTableView(Generic[T]):
         self._failure: PulsarError | None = None
         self._changed = asyncio.Event()
         self._listeners: list[_Listener[T]] = []
-        self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._caught_up = caught_up
         self._task = core.spawn(self._follow())
-
-    @property
-    def inside(self) -> asyncio.Future[None]:
-        """Done when everything that the topic holds has been read: for the client that makes the view, not for programs."""
-        return self._caught_up
 
     @property
     def topic(self) -> str:
@@ -186,6 +182,18 @@ class AsyncTableView(Generic[T]):
             else:
                 self._values[key] = value
         self._changed.set()
+
+
+async def open_table_view(core: Core, reader: AsyncReader[T]) -> AsyncTableView[T]:
+    """A view that has read everything that the topic holds. Raises what ends its reading."""
+    caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    view = AsyncTableView(core, reader, caught_up)
+    try:
+        await asyncio.shield(caught_up)
+    except BaseException:
+        await view.close()
+        raise
+    return view
 
 
 class _Listener(Generic[T]):

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 
-from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.consumer import AsyncConsumer, reception_of
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.reader import AsyncReader, newest_of
+from pulsar_txn.client.receive.reader import AsyncReader, consumer_of, newest_of
+from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.transaction import joined_unit
 from pulsar_txn.wire.ids import MessageId
@@ -26,26 +27,26 @@ Acknowledged: TypeAlias = "Message[Any] | MessageId"
 class Taking(Generic[T]):
     """Takes messages from the queue of an asyncio consumer, in any thread."""
 
-    def __init__(self, loop: SyncLoop, consumer: AsyncConsumer[T]) -> None:
+    def __init__(self, loop: SyncLoop, reception: Reception[T]) -> None:
         self._loop = loop
-        self._consumer = consumer
-        consumer.inside.share_queue()
+        self._reception = reception
+        reception.share_queue()
 
     def one(self) -> Message[T] | None:
         """One message; None when the loop has to be asked."""
         self._loop.check()
-        return self._consumer.inside.take_one_beside(self._loop.post)
+        return self._reception.take_one_beside(self._loop.post)
 
     def many(self, max_messages: int, enough: int) -> list[Message[T]] | None:
         """At most `max_messages`, if at least `enough` are queued; None when the loop has to be asked."""
         if max_messages < 1:
             return None
         self._loop.check()
-        return self._consumer.inside.take_beside(max_messages, enough, self._loop.post)
+        return self._reception.take_beside(max_messages, enough, self._loop.post)
 
     def waited_for(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]] | None:
         """As `many`, for a call that may wait for `max_wait` seconds."""
-        return self.many(max_messages, self._consumer.inside.enough(max_messages, max_wait))
+        return self.many(max_messages, self._reception.enough(max_messages, max_wait))
 
     def soon(self, work: Callable[[], None]) -> None:
         """Leave work to the loop; wait for it only while too much waits for the loop."""
@@ -62,7 +63,8 @@ class Receiving(Generic[T]):
     def __init__(self, loop: SyncLoop, consumer: AsyncConsumer[T]) -> None:
         self._loop = loop
         self._consumer = consumer
-        self._taking = Taking(loop, consumer)
+        self._reception = reception_of(consumer)
+        self._taking = Taking(loop, self._reception)
         self._acks: deque[Message[T]] = deque()
         self._acks_told = False
 
@@ -87,7 +89,7 @@ class Receiving(Generic[T]):
 
     def acknowledge(self, message: Acknowledged | Sequence[Acknowledged], unit: Any, receipt: bool | None) -> None:
         """As `AsyncConsumer.acknowledge`; without a transaction and a receipt it is left to the loop."""
-        unit = self._consumer.inside.unit(unit)
+        unit = self._reception.unit(unit)
         if unit is not None or receipt or not self._nobody_waits(message):
             self._loop.run(functools.partial(self._consumer.acknowledge, message, txn=unit, receipt=receipt))
             return
@@ -106,10 +108,10 @@ class Receiving(Generic[T]):
 
     def acknowledge_cumulative(self, message: Acknowledged, unit: Any, receipt: bool | None) -> None:
         """As `AsyncConsumer.acknowledge_cumulative`; without a transaction and a receipt it is left to the loop."""
-        unit = self._consumer.inside.unit(unit)
+        unit = self._reception.unit(unit)
         waits = unit is not None or receipt or not self._consumer.consumer_type.is_single
         if not waits and self._nobody_waits(message) and isinstance(message, Message):
-            self._taking.soon(functools.partial(self._consumer.inside.acknowledge_soon, [message], cumulative=True))
+            self._taking.soon(functools.partial(self._reception.acknowledge_soon, [message], cumulative=True))
         else:
             self._loop.run(lambda: self._consumer.acknowledge_cumulative(message, txn=unit, receipt=receipt))
 
@@ -117,7 +119,7 @@ class Receiving(Generic[T]):
         """True if its acknowledgement can be left to the loop: none may be refused, and none is answered."""
         if isinstance(message, MessageId):
             return False
-        may = self._consumer.inside.may_acknowledge_soon
+        may = self._reception.may_acknowledge_soon
         if isinstance(message, Message):
             return may(message)
         return all(isinstance(each, Message) and may(each) for each in message)
@@ -126,7 +128,7 @@ class Receiving(Generic[T]):
         """On the loop: all that has gathered."""
         self._acks_told = False  # before it is emptied: what comes later tells the loop again
         acks = self._acks
-        self._consumer.inside.acknowledge_soon([acks.popleft() for _ in range(len(acks))], cumulative=False)
+        self._reception.acknowledge_soon([acks.popleft() for _ in range(len(acks))], cumulative=False)
 
 
 def _joins(unit: Any) -> bool:
@@ -140,7 +142,8 @@ class Reading(Generic[T]):
     def __init__(self, loop: SyncLoop, reader: AsyncReader[T]) -> None:
         self._loop = loop
         self._reader = reader
-        self._taking = Taking(loop, reader.inside)
+        self._reception = reception_of(consumer_of(reader))
+        self._taking = Taking(loop, self._reception)
 
     def read_next(self, timeout: float | timedelta | None) -> Message[T]:
         """As `AsyncReader.read_next`."""
@@ -159,4 +162,4 @@ class Reading(Generic[T]):
         return taken
 
     def _keep_place(self, messages: Sequence[Message[T]]) -> None:
-        self._taking.soon(functools.partial(self._reader.inside.inside.acknowledge_soon, newest_of(messages), cumulative=True))
+        self._taking.soon(functools.partial(self._reception.acknowledge_soon, newest_of(messages), cumulative=True))

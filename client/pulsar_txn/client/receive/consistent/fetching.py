@@ -1,4 +1,4 @@
-"""Gets the messages of a plan: one reader per partition, which must find exactly what its scout has seen."""
+"""Gets the messages of a plan: one reception per partition, which must find exactly what its scout has seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pulsar_txn.client.net.tasks import run_all
 from pulsar_txn.client.receive.consistent.lookahead import Run
 from pulsar_txn.client.receive.consistent.planner import Plan
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.reader import AsyncReader, newest_of
+from pulsar_txn.client.receive.reader import newest_of
+from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.wire.ids import Position
 
 T = TypeVar("T")
@@ -20,19 +21,17 @@ _TAKEN_AT_ONCE = 500
 
 
 class Fetcher(Generic[T]):
-    """Reads one partition after an entry. `open_reader()` makes the reader when the first messages are wanted.
+    """Reads one partition after an entry. `subscribe()` begins the reception when the first messages are wanted.
 
-    A reader that gets nothing for `patience` seconds is asked whether it still can get something.
+    When nothing comes for `patience` seconds, it is asked whether something still can.
     """
 
-    def __init__(
-        self, topic: str, after: Position, open_reader: Callable[[], Awaitable[AsyncReader[T]]], patience: float
-    ) -> None:
+    def __init__(self, topic: str, after: Position, subscribe: Callable[[], Awaitable[Reception[T]]], patience: float) -> None:
         self._topic = topic
         self._after = after
-        self._open = open_reader
+        self._subscribe = subscribe
         self._patience = patience
-        self._reader: AsyncReader[T] | None = None
+        self._reception: Reception[T] | None = None
         self._queue: deque[Message[T]] = deque()
 
     async def next(self, last: Position) -> Message[T]:
@@ -48,31 +47,34 @@ class Fetcher(Generic[T]):
         return self._queue.popleft()
 
     async def _fill(self, last: Position) -> None:
-        if self._reader is None:
-            self._reader = await self._open()
-        inside = self._reader.inside.inside
-        while not await inside.wait(1, inside.deadline(self._patience, "patience")):
-            if await self._is_past(self._reader, last):
+        if self._reception is None:
+            self._reception = await self._subscribe()
+        reception = self._reception
+        while not await reception.wait(1, reception.deadline(self._patience, "patience")):
+            if await self._is_past(reception, last):
                 raise self._missing(last)
-        messages = inside.take(_TAKEN_AT_ONCE, None)
+        messages = reception.take(_TAKEN_AT_ONCE, None)
         self._queue.extend(messages)
-        inside.acknowledge_soon(newest_of(messages), cumulative=True)
+        reception.acknowledge_soon(newest_of(messages), cumulative=True)
 
-    async def _is_past(self, reader: AsyncReader[T], last: Position) -> bool:
+    async def _is_past(self, reception: Reception[T], last: Position) -> bool:
         """True if an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
-        (part,) = reader.inside.inside.parts
+        (part,) = reception.parts
         come = part.machine.redelivery.last_position
         if not part.is_connected:
             return False
-        return (come is not None and come >= last) or (await reader.get_last_message_id()).position < last
+        if come is not None and come >= last:
+            return True
+        reception.check_open()
+        return (await part.last_message_id())[0].position < last
 
     def _missing(self, last: Position) -> MessagesMissing:
         return MessagesMissing(f"{self._topic} had messages up to {last}, and not all of them came again to be handed out")
 
     async def close(self) -> None:
         """Close the reader; idempotent."""
-        if self._reader is not None:
-            await self._reader.close()
+        if self._reception is not None:
+            await self._reception.close()
 
 
 class _Fetching(Generic[T]):

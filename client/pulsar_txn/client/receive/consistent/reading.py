@@ -16,10 +16,10 @@ from pulsar_txn.client.receive.consistent.planner import Limits, Planner
 from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace
 from pulsar_txn.client.receive.consistent.scout import Scout
 from pulsar_txn.client.receive.consistent.start_positions import Found, StartPositions
-from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.consumer import open_consumer, reception_of
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptions
-from pulsar_txn.client.receive.reader import AsyncReader
+from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.wire.ids import EARLIEST, MessageId
 
@@ -137,11 +137,11 @@ class ConsistentReading(Generic[T]):
         patience = self._core.settings.operation_timeout
         for scout in scouts:
             self._scouts.append(scout)
-            self._fetchers.append(Fetcher(scout.topic, scout.place.after, lambda scout=scout: self._open(scout), patience))  # type: ignore[misc]  # the default binds
+            self._fetchers.append(Fetcher(scout.topic, scout.place.after, lambda scout=scout: self._subscribe(scout), patience))  # type: ignore[misc]  # the default binds
             scout.join()
 
-    async def _open(self, scout: Scout) -> AsyncReader[T]:
-        """A reader of the messages of a partition, from where the program wants them on."""
+    async def _subscribe(self, scout: Scout) -> Reception[T]:
+        """Reception of the messages of a partition, from where the program wants them on."""
         place, number = scout.place, int(self._core.runtime.random() * 2**48)
         first = place.begin or place.after
         options = attrs.evolve(
@@ -150,9 +150,7 @@ class ConsistentReading(Generic[T]):
             start_message_id_inclusive=place.begin is not None,
         )
         topics = [(scout.topic, scout.partition)]
-        consumer: AsyncConsumer[T] = AsyncConsumer(self._core, topics, f"reader-{number:012x}", self._schema, options)
-        await consumer.inside.start()
-        return AsyncReader(consumer)
+        return reception_of(await open_consumer(self._core, topics, f"reader-{number:012x}", self._schema, options))
 
     async def _follow(self) -> None:
         """Look for new partitions whenever a transaction was seen that could have messages in one."""

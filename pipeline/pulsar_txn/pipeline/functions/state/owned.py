@@ -16,6 +16,7 @@ import attrs
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, TransactionState
 from pulsar_txn.client.errors import ProducerFenced, PulsarError, SchemaMismatch, UsageError
+from pulsar_txn.client.inside import receives_still
 from pulsar_txn.pipeline.functions.config import ONE_STATE, ONE_STATE_HINT, FunctionConfig
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.sections import StateScope
@@ -81,7 +82,7 @@ class States:
         if self.used:
             firsts = {self.number_of(message): message for message in messages}
             for number, message in firsts.items():
-                if number != WHOLE and consumer is not None and not consumer.inside.is_active_for(message):
+                if number != WHOLE and consumer is not None and not receives_still(consumer, message):
                     await self.forget(number)
                     raise StateMoved(f"another instance receives {message.topic} now")
             for number in firsts:

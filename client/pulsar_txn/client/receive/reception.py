@@ -1,6 +1,6 @@
-"""The inside of a consumer: its parts, and the entry for the blocking client, the official package's twin, and loops.
+"""Reception of messages by a consumer: its partitions, its queue, and those who settle what was received.
 
-Programs hold an `AsyncConsumer`; whatever of this house works on one opens `consumer.inside`.
+Programs hold an `AsyncConsumer`. Blocks, loops and the blocking client work on its reception (`reception_of`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pulsar_txn.wire.topics import TopicName
 T = TypeVar("T")
 
 
-class Inside(Generic[T]):
+class Reception(Generic[T]):
     """Has the partitions, the inbox, and those who settle messages."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Inside(Generic[T]):
         self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
         self.inbox: Inbox[T] = Inbox()
         if options.consumer_type is ConsumerType.KEY_SHARED:
-            self.inbox.keys = KeyOrder(self.inbox, core.runtime)
+            self.inbox.divide(KeyOrder(self.inbox, core.runtime))
         self.is_closed = False
         policy = options.dead_letter_policy
         if policy is not None and policy.dead_letter_topic is None:
@@ -238,7 +238,7 @@ class Inside(Generic[T]):
 
     def share_queue(self) -> None:
         """Threads take messages as well from now on."""
-        self.inbox.shared = True
+        self.inbox.share()
 
     def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
         """Take what is queued, without asking the loop for it.
