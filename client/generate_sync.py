@@ -53,9 +53,9 @@ TWINS = {"txn", "producer", "consumer"}
 PARTS = {
     "Producer": ("own: OwnCode | None = None", "self._sending = Sending(loop, inner_object, own or OwnCode(), self)"),
     "TransactionalProducer": (
-        "producer: Producer[T]",
+        "half_messages: HalfMessageSender, producer: Producer[T]",
         """self._producer = producer
-        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
+        self._half_messages = HalfSending(loop, half_messages, producer, Producer, functools.partial(Transaction, loop))""",
     ),
     "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
     "Reader": ("", "self._reading = Reading(loop, inner_object)"),
@@ -136,12 +136,12 @@ BODIES = {
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
     "Client.create_producer": "return Producer(self._loop, *self._factory.producer(topic, schema, {options}))",
-    "Client.transactional_producer": "heard = threaded_hearing(on_decided)\n        made, producer = transactional_over(\n"
+    "Client.transactional_producer": "heard = threaded_hearing(on_decided)\n        parts = transactional_over(\n"
     "            self._loop,\n            self._inner,\n"
     "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare, check_timeout, heard),\n"
     "            check,\n"
     "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
-    "        return TransactionalProducer(self._loop, made, producer)",
+    "        return TransactionalProducer(self._loop, *parts)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
     "        return self._factory.consumer(topic, subscription, schema, {options}, twin)",
     "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
@@ -265,7 +265,7 @@ from pulsar_txn.client.txn.transactions import Attempts, growing_pauses
 from pulsar_txn.client.txn.check_groups import CheckDecision
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.send.half_messages import HalfTerms
+from pulsar_txn.client.send.half_messages import HalfMessageSender, HalfTerms
 from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.factory import ResourceFactory

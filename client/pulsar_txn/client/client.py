@@ -52,7 +52,7 @@ from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.check_groups import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, AsyncCheckGroup, Check, OnDecided
-from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions
+from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions, core_of
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -313,7 +313,7 @@ class AsyncClient(BeginsTransactions):
         """
         terms = HalfTerms(group, check, check_after, timeout, concurrency, prepare, check_timeout, on_decided)
         producer = await self.create_producer(topic, schema=schema, **options)
-        return await transactional(self, producer, terms)
+        return AsyncTransactionalProducer(producer, await half_messages_of(self, producer, terms))
 
     @overload
     def subscribe(
@@ -655,13 +655,13 @@ class AsyncClient(BeginsTransactions):
         await self.close()
 
 
-async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: HalfTerms) -> AsyncTransactionalProducer[T]:
-    """A producer of half messages over a producer of the client, which is closed when this fails."""
-    group, joins = terms.check, terms.group
+async def half_messages_of(client: AsyncClient, producer: AsyncProducer[Any], terms: HalfTerms) -> HalfMessageSender:
+    """The sender of half messages over a producer of the client, which is closed when this fails."""
+    group = terms.check
     try:
         if not isinstance(group, AsyncCheckGroup):
             group = await client.join_check_group(
-                joins or "",
+                terms.group or "",
                 group,
                 concurrency=terms.concurrency,
                 check_timeout=terms.check_timeout,
@@ -670,8 +670,7 @@ async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: 
     except BaseException:
         await producer.close()
         raise
-    half_messages = HalfMessageSender(client.inside, producer.topic, group, terms)
-    return AsyncTransactionalProducer(producer, half_messages, owns_group=joins is not None)
+    return HalfMessageSender(core_of(client), producer.topic, group, terms)
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:

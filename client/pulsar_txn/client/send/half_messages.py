@@ -156,6 +156,12 @@ class HalfMessageSender:
         self.prepares = terms.prepare
         self._options = terms.options()
         self._after = terms.after
+        self._owns_group = terms.group is not None
+
+    async def close(self) -> None:
+        """Leave the group, unless it was joined elsewhere. Idempotent."""
+        if self._owns_group:
+            await self.group.close()
 
     def data_of(self, first: HalfMessage, given: bytes | None) -> bytes:
         """Data of the question: the program's own bytes, or a picture of the first message. Raises InvalidConfiguration."""
@@ -230,15 +236,9 @@ class AsyncTransactionalProducer(Generic[T]):
     An async context manager that closes it.
     """
 
-    def __init__(self, producer: AsyncProducer[T], halves: HalfMessageSender, *, owns_group: bool) -> None:
+    def __init__(self, producer: AsyncProducer[T], half_messages: HalfMessageSender) -> None:
         self._producer = producer
-        self._half_messages = halves
-        self._owns_group = owns_group
-
-    @property
-    def inside(self) -> HalfMessageSender:
-        """For the rooms above, not for programs."""
-        return self._half_messages
+        self._half_messages = half_messages
 
     @property
     def topic(self) -> str:
@@ -315,8 +315,7 @@ class AsyncTransactionalProducer(Generic[T]):
     async def close(self) -> None:
         """Close the producer, and leave the group unless it was joined elsewhere. Idempotent. If cancelled, both go on."""
         await self._producer.close()
-        if self._owns_group:
-            await self._half_messages.group.close()
+        await self._half_messages.close()
 
     async def __aenter__(self) -> Self:
         return self

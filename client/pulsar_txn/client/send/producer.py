@@ -73,11 +73,6 @@ class AsyncProducer(Generic[T]):
     # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
-    def inside(self) -> Beside:
-        """For the rooms above, not for programs."""
-        return self._beside
-
-    @property
     def topic(self) -> str:
         """The topic's full name."""
         return str(self._partitions.topic)
@@ -406,3 +401,8 @@ async def open_producer(
     producer = AsyncProducer(core, partitions, budget, schema, options)
     core.register(partitions[0].id, producer)
     return producer
+
+
+def beside_of(producer: AsyncProducer[Any]) -> Beside:
+    """The producer as the blocking producer over it uses it."""
+    return producer._beside

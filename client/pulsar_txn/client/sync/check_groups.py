@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
-from pulsar_txn.client.client import AsyncClient, transactional
+from pulsar_txn.client.client import AsyncClient, half_messages_of
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.send.half_messages import (
     AsyncTransactionalProducer,
     HalfMessage,
+    HalfMessageSender,
     HalfSent,
     HalfTerms,
     validated_half_messages,
@@ -82,11 +83,12 @@ def threaded_hearing(on_decided: Any) -> Any:
 
 def transactional_over(
     loop: SyncLoop, client: AsyncClient, terms: Callable[[Any], HalfTerms], check: Any, open_producer: Callable[[], Any]
-) -> tuple[AsyncTransactionalProducer[Any], Any]:
-    """An asyncio producer of half messages, and the blocking producer that sends for it."""
+) -> tuple[AsyncTransactionalProducer[Any], HalfMessageSender, Any]:
+    """An asyncio producer of half messages, its sender of them, and the blocking producer that sends for it."""
     agreed = terms(threaded(check))
     producer = open_producer()
-    return loop.run(lambda: transactional(client, inner(producer), agreed)), producer
+    half_messages = loop.run(lambda: half_messages_of(client, inner(producer), agreed))
+    return AsyncTransactionalProducer(inner(producer), half_messages), half_messages, producer
 
 
 class HalfSending:
@@ -98,13 +100,13 @@ class HalfSending:
     def __init__(
         self,
         loop: SyncLoop,
-        inside: AsyncTransactionalProducer[Any],
+        half_messages: HalfMessageSender,
         producer: Any,
         kind: type[Any],
         twin_of: Callable[[AsyncTransaction], Any],
     ) -> None:
         self._loop = loop
-        self._half_messages = inside.inside
+        self._half_messages = half_messages
         self._producer = producer
         self._kind = kind
         self._twin_of = twin_of

@@ -35,7 +35,14 @@ from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch
-from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
+from pulsar_txn.client.send.half_messages import (
+    HALF_TIMEOUT,
+    AsyncTransactionalProducer,
+    HalfMessage,
+    HalfMessageSender,
+    HalfSent,
+    HalfTerms,
+)
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
@@ -411,10 +418,16 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
 class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
     """Sends messages that become visible together with work of the program's own: `client.transactional_producer`."""
 
-    def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalProducer[T], producer: Producer[T]) -> None:
+    def __init__(
+        self,
+        loop: SyncLoop,
+        inner_object: AsyncTransactionalProducer[T],
+        half_messages: HalfMessageSender,
+        producer: Producer[T],
+    ) -> None:
         super().__init__(loop, inner_object)
         self._producer = producer
-        self._half_messages = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
+        self._half_messages = HalfSending(loop, half_messages, producer, Producer, functools.partial(Transaction, loop))
 
     @property
     def topic(self) -> str:
@@ -1388,14 +1401,14 @@ class Client(Twin[AsyncClient]):
         Raises as `create_producer` and `join_check_group`.
         """
         heard = threaded_hearing(on_decided)
-        made, producer = transactional_over(
+        parts = transactional_over(
             self._loop,
             self._inner,
             lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency, prepare, check_timeout, heard),
             check,
             lambda: self.create_producer(topic, schema=schema, **options),
         )
-        return TransactionalProducer(self._loop, made, producer)
+        return TransactionalProducer(self._loop, *parts)
 
     @overload
     def subscribe(

@@ -549,3 +549,15 @@ class BeginsTransactions:
     def transactions(self) -> tuple[AsyncTransaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(AsyncTransaction(unit) for unit in self._transactions.open())
+
+
+def core_of(owner: BeginsTransactions) -> Core:
+    """The core of an asyncio client or coordinator that a call was given. InvalidConfiguration when it is none."""
+    if not isinstance(owner, BeginsTransactions):
+        raise refused("client", owner, "an asyncio client")
+    return owner._core
+
+
+def transactions_of(owner: BeginsTransactions) -> Transactions:
+    """The transactions of a coordinator, for a client that shares them."""
+    return owner._transactions
