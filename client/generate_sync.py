@@ -44,8 +44,6 @@ GENERIC = {
     "TransactionalBatch",
     "TransactionalBatchBlock",
 }
-DOOR = "inside"
-"""The attribute by which the rooms above reach the inside of an asyncio class."""
 
 TWINS = {"txn", "producer", "consumer"}
 """Parameters that are handed on as the asyncio object of a blocking one."""
@@ -389,7 +387,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
 
 
 def _is_public(method: str) -> bool:
-    return method != DOOR and (method in DUNDERS or not method.startswith("_"))
+    return method in DUNDERS or not method.startswith("_")
 
 
 def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

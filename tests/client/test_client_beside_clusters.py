@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from fake_broker import FakeBroker, FakeRuntime
+from insides import coordinators_of
 
 from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, Coordinator, InvalidConfiguration
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.client.txn.encoding import by_cluster
+from pulsar_txn.client.txn.transactions import core_of, transactions_of
 
 URL, BESIDE = "pulsar://b1:6650", "pulsar://tc:6653"
 
@@ -54,8 +56,8 @@ async def test_a_coordinator_forgets_a_client_that_is_closed() -> None:
     async with AsyncCoordinator(BESIDE) as coordinator:
         for _ in range(3):
             async with AsyncClient(URL, coordinator=coordinator):
-                assert len(coordinator.inside.members) == 1
-        assert not coordinator.inside.members
+                assert len(transactions_of(coordinator).members) == 1
+        assert not transactions_of(coordinator).members
 
 
 async def test_an_option_that_a_coordinator_does_not_have_is_named() -> None:
@@ -89,10 +91,10 @@ async def test_a_transaction_of_one_coordinator_is_refused_by_clients_of_another
 async def test_a_client_has_left_when_all_its_producers_and_consumers_are_closed() -> None:
     """A lane may serve another client only when nothing of this one can arrive any more."""
     async with AsyncCoordinator(BESIDE) as coordinator:
-        incarnation = coordinator.inside.coordinators._incarnation
+        incarnation = coordinators_of(coordinator)._incarnation
         assert incarnation is not None
         client = AsyncClient(URL, coordinator=coordinator)
         resource = object()
         assert incarnation.has_left()
-        client.inside.register(client.inside.next_resource_id(), resource)  # type: ignore[arg-type]  # it is never closed
+        core_of(client).register(core_of(client).next_resource_id(), resource)  # type: ignore[arg-type]  # it is never closed
         assert not incarnation.has_left()

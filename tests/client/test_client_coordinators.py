@@ -15,6 +15,7 @@ from pulsar_txn.client.errors import (
     TransactionsDisabled,
 )
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -45,7 +46,7 @@ async def all_connected(coordinators, count=3):
 
 async def test_nothing_is_looked_up_before_the_first_transaction(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         assert coordinators.count == 0
         assert broker.pipes == []
 
@@ -53,7 +54,7 @@ async def test_nothing_is_looked_up_before_the_first_transaction(broker):
 @pytest.mark.seed_rows("D23")
 async def test_new_transactions_go_round_robin_over_the_coordinators(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         await coordinators.start()
         await all_connected(coordinators)
         ids = [await coordinators.new_txn(1500) for _ in range(6)]
@@ -71,7 +72,7 @@ async def test_a_coordinator_that_is_away_is_passed_over(broker):
 
     broker.on["tcClientConnectRequest"] = connect
     async with fake_client(broker, operation_timeout=0.2) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         await coordinators.start()
         async with asyncio.timeout(2):
             while coordinators.endpoint(0) is None or coordinators.endpoint(2) is None:  # noqa: ASYNC110 - no event
@@ -99,7 +100,7 @@ async def test_a_broker_that_refuses_the_handshake_or_knows_no_assign_topic_has_
         with pytest.raises(TransactionsDisabled):
             await client.begin_transaction()
         del broker.on[name]
-        assert (await TransactionCoordinators(client.inside).new_txn(1000)).least == 1
+        assert (await TransactionCoordinators(core_of(client)).new_txn(1000)).least == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ async def test_the_first_transaction_says_why_there_is_no_coordinator_and_what_t
 
 async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         with pytest.raises(CoordinatorUnavailable, match=r"no coordinator 9.*\(9,1\).*another cluster") as caught:
             await coordinators.end_txn(TxnId(9, 1), TxnAction.COMMIT)
         assert caught.value.txn_id == (9, 1)
@@ -132,7 +133,7 @@ async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
 @pytest.mark.seed_rows("D53")
 async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of_it(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         await coordinators.start()
         broker.partitions[ASSIGN_TOPIC] = 5
         await coordinators.end_txn(TxnId(4, 7), TxnAction.COMMIT)
@@ -145,7 +146,7 @@ async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of
 @pytest.mark.seed_rows("D22")
 async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_with_the_same_id(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         healthy = broker._endTxn
         broker.on["endTxn"] = lambda pipe, _body: (broker.on.pop("endTxn"), pipe.cut(), SILENCE)[2]
@@ -158,7 +159,7 @@ async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_wi
 @pytest.mark.parametrize("lost", [True, False])
 async def test_whether_a_refused_end_may_have_been_processed_before(broker, lost):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         not_found = refuse("endTxnResponse", 24, "gone")
 
@@ -177,7 +178,7 @@ async def test_whether_a_refused_end_may_have_been_processed_before(broker, lost
 @pytest.mark.seed_rows("C12", "D53")
 async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         moved = refuse("addPartitionToTxnResponse", 20, "moved")
         broker.on["addPartitionToTxn"] = lambda pipe, body: (broker.on.pop("addPartitionToTxn"), moved(pipe, body))[1]
@@ -190,7 +191,7 @@ async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
 @pytest.mark.seed_rows("B27")
 async def test_subscriptions_are_registered_by_topic_and_name(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         await coordinators.add_subscriptions(txn_id, [("persistent://a/b/c", "s")])
     (body,) = broker.all("addSubscriptionToTxn")
@@ -200,7 +201,7 @@ async def test_subscriptions_are_registered_by_topic_and_name(broker):
 
 async def test_a_request_that_never_left_was_not_processed(broker):
     async with fake_client(broker, operation_timeout=0.5) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         broker.refuses = True
         broker.pipe.cut()
@@ -214,7 +215,7 @@ async def test_a_request_that_never_left_was_not_processed(broker):
 
 async def test_a_request_that_is_never_answered_may_have_been_processed(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         broker.on["endTxn"] = lambda _pipe, _body: SILENCE
         with pytest.raises((OperationTimeout, ConnectionLost)) as caught:
@@ -224,7 +225,7 @@ async def test_a_request_that_is_never_answered_may_have_been_processed(broker):
 
 async def test_a_refusal_that_is_final_is_not_repeated(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client.inside)
+        coordinators = TransactionCoordinators(core_of(client))
         txn_id = await coordinators.new_txn(1000)
         broker.on["addPartitionToTxn"] = refuse("addPartitionToTxnResponse", 4)
         with pytest.raises(AuthorizationError):
@@ -234,7 +235,7 @@ async def test_a_refusal_that_is_final_is_not_repeated(broker):
 
 async def test_waiting_requests_end_when_the_client_is_closed(broker):
     client = fake_client(broker, operation_timeout=5)
-    coordinators = TransactionCoordinators(client.inside)
+    coordinators = TransactionCoordinators(core_of(client))
     txn_id = await coordinators.new_txn(1000)
     broker.refuses = True
     broker.pipe.cut()

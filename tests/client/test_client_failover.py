@@ -7,6 +7,7 @@ from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration
 from pulsar_txn.client.options import AutoClusterFailover
+from pulsar_txn.client.txn.transactions import core_of
 
 pytestmark = pytest.mark.quick
 
@@ -105,7 +106,7 @@ async def test_a_connection_that_is_made_during_the_move_is_not_used(three):
     async with fake_client(*three, url=clusters(check_interval=60.0), operation_timeout=10.0) as client:
         creating = asyncio.ensure_future(client.create_producer("t"))
         await greeted.wait()
-        client.inside._move("pulsar://b:6650")
+        core_of(client)._move("pulsar://b:6650")
         primary.pipe.send(primary._connect(None, None))
         await creating
     assert primary.all("producer") == []

@@ -12,6 +12,7 @@ from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.options import RegexSubscriptionMode
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
@@ -245,12 +246,12 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
         seen.set_result(AMBIENT.get())
         await asyncio.Event().wait()
 
-    real = type(client.inside.lookup).partitions
+    real = type(core_of(client).lookup).partitions
 
     async def two(lookup, topic, *, create=True):
         return 2 if topic.endswith("parts") else await real(lookup, topic, create=create)
 
-    monkeypatch.setattr(type(client.inside.lookup), "partitions", two)
+    monkeypatch.setattr(type(core_of(client).lookup), "partitions", two)
     async with client.transaction(ambient=True) as txn:
         if make == "producer":
             await client.create_producer("parts", auto_update_partitions=0.01)
@@ -258,8 +259,8 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
             await client.subscribe("parts", "s", auto_update_partitions=0.01)
         else:
             await client.subscribe(re.compile("parts.*"), "s", pattern_discovery_period=0.01)
-        monkeypatch.setattr(type(client.inside.lookup), "partitions", found)
-        monkeypatch.setattr(type(client.inside.lookup), "topics", found)
+        monkeypatch.setattr(type(core_of(client).lookup), "partitions", found)
+        monkeypatch.setattr(type(core_of(client).lookup), "topics", found)
         assert await asyncio.wait_for(seen, 5) is None
         assert AMBIENT.get() is unit_of(txn)
 

@@ -10,6 +10,7 @@ from insides import budget_of, coordinators_of, observers_of, partitions_of
 from pulsar_txn.client import ConsumerType
 from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transactions import core_of
 
 GROUP = 50
 
@@ -62,7 +63,7 @@ async def test_three_thousand_transactions_leave_what_one_thousand_leave(client)
     part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
     looked_at = [
         client,
-        client.inside,
+        core_of(client),
         observers_of(client),
         consumer,
         part,
@@ -95,7 +96,7 @@ async def test_messages_that_went_through_leave_nothing(client):
 
     part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
     looked_at = [
-        client.inside,
+        core_of(client),
         consumer,
         part,
         part.machine.group,

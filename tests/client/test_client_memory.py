@@ -14,6 +14,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, sync
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, MemoryBufferIsFull, ProducerQueueFull
 from pulsar_txn.client.send.budget import LimitedBudget, MemoryLimit
+from pulsar_txn.client.txn.transactions import core_of
 
 pytestmark = pytest.mark.quick
 
@@ -108,7 +109,7 @@ async def test_what_fails_or_is_closed_makes_room(broker):
         await first.close()
         assert isinstance(lost.exception(), AlreadyClosed)
         await waiting
-        assert client.inside.memory.used == 0
+        assert core_of(client).memory.used == 0
 
 
 async def test_a_closed_producer_lets_go_of_those_that_wait_for_the_common_bound(broker):
@@ -126,7 +127,7 @@ async def test_a_closed_producer_lets_go_of_those_that_wait_for_the_common_bound
 async def test_thousands_that_wait_are_all_sent_and_the_bound_holds():
     async with Standalone(None) as server, AsyncClient(server.service_url, memory_limit=10_000) as client:
         producers = [await client.create_producer(f"t-{number}") for number in range(3)]
-        memory, most = client.inside.memory, 0
+        memory, most = core_of(client).memory, 0
         take = memory.take
 
         def watched(size):

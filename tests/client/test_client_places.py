@@ -7,6 +7,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, InitialPosition, MessageId
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 
 pytestmark = pytest.mark.quick
@@ -36,7 +37,7 @@ def closing_on_seek(broker):
 
 
 def break_connections(client):
-    for connection in client.inside.pool.current():
+    for connection in core_of(client).pool.current():
         connection._transport.abort()
 
 

@@ -22,6 +22,7 @@ from pulsar_txn import compat
 from pulsar_txn.client import AsyncClient, InitialPosition, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.authentication import Authentication, BasicAuthentication
 from pulsar_txn.client.errors import AuthenticationError, ConnectionLost
+from pulsar_txn.client.txn.transactions import core_of
 
 pytestmark = [pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -108,12 +109,12 @@ async def test_a_token_that_runs_out_is_replaced_while_the_connection_lives(secu
 
     async with AsyncClient(secured.url, authentication=TokenAuthentication(fresh)) as client:
         producer = await client.create_producer(topic)
-        connections = client.inside.pool.current()
+        connections = core_of(client).pool.current()
         async with asyncio.timeout(30):
             while len(made) < 3:
                 await producer.send(b"x")
                 await asyncio.sleep(0.2)
-        assert client.inside.pool.current() == connections
+        assert core_of(client).pool.current() == connections
         await works(client, f"{topic}-work")
 
 

@@ -8,6 +8,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import JsonSchema, StringSchema, sync
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
 from pulsar_txn.client.sync.loop_thread import LoopThread
+from pulsar_txn.client.txn.transactions import core_of
 
 STRING = StringSchema()
 
@@ -84,7 +85,7 @@ async def test_whatever_ends_the_reading_of_a_view_is_raised_where_the_program_l
     async def fails(*_args):
         raise ValueError("of our own")
 
-    client.inside.ask = fails
+    core_of(client).ask = fails
     refreshing = asyncio.create_task(view.refresh(5))
     await producer.send("1", key="a")
     for waiting in (refreshing, view.refresh(5)):

@@ -9,6 +9,7 @@ from fake_broker import FakeBroker, Pipe, fake_client
 
 from pulsar_txn.client import AsyncClient, InitialPosition, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 
 
@@ -254,7 +255,7 @@ async def test_transactions_through_tls_on_our_broker(terminator, trusted, topic
         url = await terminator(host, int(port))
         async with quick(url, tls_trust_certs_file=trusted) as client:
             # The broker names its plain address; whoever puts TLS in front of it makes it say the front's.
-            lookup = client.inside.lookup
+            lookup = core_of(client).lookup
             lookup._target = lambda _answer: (lookup._addresses[0], lookup._addresses[0])
             consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
             producer = await client.create_producer(topic)

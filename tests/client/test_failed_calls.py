@@ -24,6 +24,7 @@ from pulsar_txn.client import (
 )
 from pulsar_txn.client.errors import InvalidTopicName
 from pulsar_txn.client.net.runtime import AsyncioRuntime, UnknownHost
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 
 
@@ -173,7 +174,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
     broker = FakeBroker()
     attempts, refuse, enough = [], True, asyncio.Event()
     async with fake_client(broker, initial_backoff=0.01, max_backoff=0.01) as client:
-        connect = client.inside.runtime.connect
+        connect = core_of(client).runtime.connect
 
         async def connecting(*arguments, **options):
             attempts.append(refuse)
@@ -183,7 +184,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
                 raise ConnectionRefusedError("no")
             return await connect(*arguments, **options)
 
-        client.inside.runtime.connect = connecting
+        core_of(client).runtime.connect = connecting
         for outage in (1, 2):
             refuse = True
             call = asyncio.create_task(client.create_producer("t"))
@@ -193,7 +194,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
             producer = await call
             assert len(warnings_of(caplog)) == outage
             await producer.close()
-            for connection in client.inside.pool.current():
+            for connection in core_of(client).pool.current():
                 connection.close()
         assert len(attempts) >= 12
 

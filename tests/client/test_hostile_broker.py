@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
@@ -78,7 +79,7 @@ async def test_a_connection_that_closes_in_the_middle_of_everything_is_connectio
 async def test_an_oversize_frame_is_refused_before_its_bytes_are_kept(broker):
     async with fake_client(broker, operation_timeout=0.3) as client:
         await client.create_producer("t")
-        connection = client.inside.pool.current()[0]
+        connection = core_of(client).pool.current()[0]
         broker.pipe.send((MAX_MESSAGE_SIZE + FRAME_PADDING + 1).to_bytes(4) + b"x" * 1000)
         await broker.until(lambda: connection.closed)
         assert isinstance(connection.error, RemoteProtocolError)
@@ -92,7 +93,7 @@ async def test_a_maximum_without_measure_in_connected_is_not_believed(broker):
     )
     async with fake_client(broker, operation_timeout=0.3) as client:
         await client.create_producer("t")
-        connection = client.inside.pool.current()[0]
+        connection = core_of(client).pool.current()[0]
         broker.pipe.send((2**31 - 2).to_bytes(4) + b"x" * 1000)
         await broker.until(lambda: connection.closed)
         assert isinstance(connection.error, RemoteProtocolError)

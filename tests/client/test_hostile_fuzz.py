@@ -17,6 +17,7 @@ from mutations import mutate
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.receive.consumer import reception_of
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
@@ -74,7 +75,7 @@ class Nowhere(asyncio.Transport):
 def attached(client, consumer, producer):
     """A connection after its handshake, a consumer and a producer on it, and nobody at the other end."""
     part, other = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
-    connection = Connection(client.inside.runtime, client.inside.settings, "nowhere:1")
+    connection = Connection(core_of(client).runtime, core_of(client).settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
     connection.consumers[part.id], connection.producers[other.id] = part, other

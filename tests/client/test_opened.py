@@ -12,6 +12,7 @@ import pytest
 from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced
 from pulsar_txn.client.half_messages import LocalOutcome
+from pulsar_txn.client.txn.transactions import core_of
 
 EARLIEST = InitialPosition.EARLIEST
 MAKES = {
@@ -32,9 +33,9 @@ async def test_async_with_opens_and_closes_and_await_still_works(client, name):
     """`async with client.create_producer(…)` ended in TypeError: 'coroutine' object does not support it."""
     make = MAKES[name]
     async with make(client) as made:
-        resources = len(client.inside.resources())
+        resources = len(core_of(client).resources())
         assert resources > 0
-    assert len(client.inside.resources()) < resources
+    assert len(core_of(client).resources()) < resources
     async with await make(client) as again:
         assert type(again) is type(made)
     kept = await make(client)
@@ -83,7 +84,7 @@ async def test_a_cancelled_entering_leaves_nothing(client):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(client.inside.resources()) == 0
+    assert len(core_of(client).resources()) == 0
 
 
 async def test_what_asks_for_redelivery_may_be_awaited_or_not(client):

@@ -23,6 +23,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.events import ProducerInterceptor
 from pulsar_txn.client.sync.loop_thread import LoopThread
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 
 pytestmark = pytest.mark.quick
@@ -345,7 +346,7 @@ async def test_creating_a_producer_that_is_cancelled_or_fails_leaves_no_partitio
         closed = {body.producer_id for body in broker.all("close_producer")}
         assert len(opened) == 3
         assert len(closed) == 3 if cancelled else 2
-        assert client.inside.pool.current()[0].producers == {}
+        assert core_of(client).pool.current()[0].producers == {}
         broker.pipe.cut()
         await asyncio.sleep(0.05)
         assert len(broker.all("producer")) == 3
@@ -359,7 +360,7 @@ async def test_cancelling_the_creation_twice_closes_all_the_same(broker):
     async with fake_client(broker) as client:
         creating = asyncio.create_task(client.create_producer("t"))
         await broker.until(lambda: len(broker.all("producer")) == 2)
-        opened = client.inside.pool.current()[0].producers
+        opened = core_of(client).pool.current()[0].producers
         await broker.until(lambda: any(each.is_connected for each in opened.values()))
         creating.cancel()
         await broker.until(lambda: len(broker.all("close_producer")) == 2)
@@ -368,7 +369,7 @@ async def test_cancelling_the_creation_twice_closes_all_the_same(broker):
         await asyncio.wait([creating])
         assert creating.cancelled()
         assert len(broker.all("close_producer")) == 2
-        assert client.inside.pool.current()[0].producers == {}
+        assert core_of(client).pool.current()[0].producers == {}
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pulsar_txn.client import AsyncClient, Client, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.receive.reader import consumer_of
+from pulsar_txn.client.txn.transactions import core_of
 
 KIBIBYTE = 1024
 SIZE = 64 * KIBIBYTE
@@ -49,7 +50,7 @@ async def test_what_waits_after_a_reconnect_is_bounded_as_well(client: AsyncClie
     values = await fill(client, topic, 20, SIZE)
     async with await client.create_reader(topic, receiver_queue_bytes=ROOM) as reader:
         first = [(await reader.read_next(10)).data for _ in range(5)]
-        for connection in client.inside.pool.current():
+        for connection in core_of(client).pool.current():
             connection.close()
         assert first + [(await reader.read_next(10)).data for _ in range(15)] == values
 

@@ -14,6 +14,7 @@ from pulsar_txn.client import ConsumerType, InitialPosition, errors, sync
 from pulsar_txn.client.errors import ConnectionLost
 from pulsar_txn.client.receive.consumer import reception_of
 from pulsar_txn.client.receive.reader import consumer_of
+from pulsar_txn.client.txn.transactions import core_of
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -123,7 +124,7 @@ def breaking(client):
     stop, broken = threading.Event(), []
 
     def break_all():
-        for connection in inner(client).inside.pool.current():
+        for connection in core_of(inner(client)).pool.current():
             connection.close(ConnectionLost("broken by the test"))
             broken.append(connection)
 

@@ -20,6 +20,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -187,7 +188,7 @@ async def test_a_transaction_does_not_move_to_another_cluster(sent):
             await first.until(lambda: first.all("send"))
         committing = asyncio.create_task(txn.commit())
         await first.until(lambda: not sent or first.all("endTxn"))
-        client.inside._move("pulsar://b:6650")
+        core_of(client)._move("pulsar://b:6650")
         with pytest.raises(CommitOutcomeUnknown if sent else TransactionAborted):
             await committing
         assert not second.all("endTxn")

@@ -16,6 +16,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
 )
 from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 
@@ -207,7 +208,7 @@ async def test_a_failed_operation_that_cannot_be_mended_is_not_tried_again(broke
 
     async def work(txn):
         attempts.append(txn)
-        unit_of(txn).enlist_send(client.inside, "t", 1, 1, Flushed())
+        unit_of(txn).enlist_send(core_of(client), "t", 1, 1, Flushed())
         unit_of(txn).send_finished("t", 1, cause)
 
     class Flushed:

@@ -9,6 +9,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, Client, ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transactions import core_of
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -132,7 +133,7 @@ async def test_tasks_of_a_block_join_its_transaction_and_tasks_of_the_client_do_
     async with client.transaction(ambient=True) as txn:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(producer.send(b"of a task"))
-        found = await client.inside.spawn(_ambient())
+        found = await core_of(client).spawn(_ambient())
         assert counts(txn) == (1, 0)
     assert found is None
 

@@ -20,6 +20,7 @@ from pulsar_txn.client import (
 )
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.errors import ConsumerBusy, ProducerBusy, ProducerFenced, TransactionOperationFailed
+from pulsar_txn.client.txn.transactions import core_of
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -227,7 +228,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing_that_was_acknowledg
     sending = [producer.send_nowait(b"%d" % number) for number in range(50)]
     first = await consumer.receive_many(50, max_wait=5)
     await consumer.acknowledge(first, receipt=True)
-    for connection in client.inside.pool.current():
+    for connection in core_of(client).pool.current():
         connection._transport.abort()
     sending += [producer.send_nowait(b"%d" % number) for number in range(50, 100)]
     await asyncio.gather(*sending)

@@ -26,6 +26,7 @@ from pulsar_txn.client import (
 from pulsar_txn.client.cuts import CutPosition
 from pulsar_txn.client.encryption import PemKeys
 from pulsar_txn.client.errors import CutTooLarge, MessagesMissing
+from pulsar_txn.client.txn.transactions import core_of
 
 
 @pytest.fixture
@@ -320,7 +321,7 @@ async def test_chunks_of_two_messages_that_are_mixed_outlive_a_reconnect(pulsar:
         cut = await consistent.next_cut(SOON)
         assert [message.data for message in cut] == [b"AA"]
         for _ in range(2):  # the second time before anything has come again, perhaps
-            for connection in client.inside.pool.current():
+            for connection in core_of(client).pool.current():
                 connection.close(ConnectionLost("as if the network had failed"))
             await asyncio.sleep(0.05)
         await writer.send_chunk(topic, "B", 1, 2, b"B")

@@ -21,6 +21,7 @@ from pulsar_txn.client.encoded import (
     split_entry_payload,
 )
 from pulsar_txn.client.state.permits import LARGEST, Permits
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.batches import decode_batch, encode_batch, split_batch
 from pulsar_txn.wire.errors import MalformedBatch
 
@@ -108,7 +109,7 @@ async def test_a_reader_goes_on_after_its_connection_broke(client: AsyncClient, 
     await send(client, topic, values[:20], batching=False)
     reader = await open_entry_reader(client, topic, EARLIEST_ID)
     found = await all_values(reader, 15)
-    for connection in client.inside.pool.current():
+    for connection in core_of(client).pool.current():
         connection.close()
     await send(client, topic, values[20:], batching=False)
     assert found + await all_values(reader, 15) == values

@@ -16,6 +16,7 @@ from targets import Target
 from transactions import received, stays_silent, visible
 
 from pulsar_txn.client import AsyncClient, AsyncTransaction, TransactionState
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.ids import TxnId
 
 ACTIONS = ("commit", "abort")
@@ -76,9 +77,9 @@ async def told_by_a_client(client: AsyncClient, topic: str, participant: str, tx
     request = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least, "txn_action": 0}
     request["txnid_least_bits_of_low_watermark"] = 0
     whom = {"topic": topic} if participant == "topic" else {"subscription": {"topic": topic, "subscription": "s"}}
-    connection = await client.inside.lookup.connection_for(topic)
+    connection = await core_of(client).lookup.connection_for(topic)
     command = "endTxnOnPartition" if participant == "topic" else "endTxnOnSubscription"
-    return await what_came_of(connection.request(command, client.inside.next_request_id(), **request, **whom), "done")
+    return await what_came_of(connection.request(command, core_of(client).next_request_id(), **request, **whom), "done")
 
 
 @row(86)

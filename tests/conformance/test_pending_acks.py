@@ -20,6 +20,7 @@ from pulsar_txn.client import (
     Message,
     TransactionConflict,
 )
+from pulsar_txn.client.txn.transactions import core_of
 
 
 async def pending(pulsar: Target, topic: str) -> dict[str, Any]:
@@ -130,7 +131,7 @@ async def test_a_pattern_of_topics_does_not_find_those_of_the_transactions(
     consumer, _, txn = await two_acknowledged(client, topic)
     follower = await client.subscribe(re.compile(rf"{re.escape(topic)}.*"), "all", initial_position=InitialPosition.EARLIEST)
     assert follower.topics == [topic]
-    listed = [each for each in await client.inside.lookup.topics("public/default", 0) if topic in each]
+    listed = [each for each in await core_of(client).lookup.topics("public/default", 0) if topic in each]
     assert listed == [topic]
     assert sorted(await data_of(follower, 3)) == [b"0", b"1", b"2"]
     await txn.commit()

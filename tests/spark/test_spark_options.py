@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pulsar_txn.client.authentication import OAuth2Authentication
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
 from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.options import TABLE, Query, answer_to, read_options
@@ -168,7 +169,7 @@ def test_credentials_reach_the_client_and_nobody_else(options: dict[str, str], m
 
     async def used() -> Any:
         async with make_client(read) as client:
-            return client.inside.settings.authentication
+            return core_of(client).settings.authentication
 
     authentication = asyncio.run(used())
     assert (authentication.method_name, authentication.data()) == (method, data)
@@ -179,7 +180,7 @@ def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
 
     async def twice() -> list[Any]:
         async with make_client(read_options({**URL, "tokenFile": str(file)})) as client:
-            authentication: Any = client.inside.settings.authentication
+            authentication: Any = core_of(client).settings.authentication
             found = []
             for text in ("one", "two"):
                 file.write_text(text + "\n", encoding="utf-8")
@@ -197,7 +198,7 @@ def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
 
     async def used() -> Any:
         async with make_client(read_options(given)) as client:
-            return client.inside.settings.authentication
+            return core_of(client).settings.authentication
 
     authentication = asyncio.run(used())
     assert isinstance(authentication, OAuth2Authentication)
@@ -238,7 +239,7 @@ def test_arguments_of_the_client_are_passed_through_by_our_names_and_javas() -> 
 
     async def settings() -> Any:
         async with make_client(read_options({**URL, **given})) as client:
-            return client.inside.settings
+            return core_of(client).settings
 
     found = asyncio.run(settings())
     assert (found.connection_timeout, found.keep_alive_interval, found.listener_name) == (2.5, 7.0, "outside")

@@ -16,6 +16,7 @@ from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.twin import Twin
 from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.transactions import BeginsTransactions
 from pulsar_txn.wire.ids import TxnId
 
 
@@ -137,12 +138,12 @@ class FakeBlock:
         return False
 
 
-class _Inside:
-    """The part of an AsyncClient that the outbox looks at."""
+class _Timed(BeginsTransactions):
+    """The part of an AsyncClient that the outbox looks at: its core, and the clock of that."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._core: Any = self
         self.runtime = self
-        self.inside = self
         self.wall_ms = now_ms
 
 
@@ -156,7 +157,7 @@ class FakeClient(Twin[Any]):
     """A blocking client."""
 
     def __init__(self, coordinator: FakeCoordinator, now_ms: Callable[[], int] = lambda: 1_000_000) -> None:
-        super().__init__(None, _Inside(now_ms))  # type: ignore[arg-type]  # it has no loop
+        super().__init__(None, _Timed(now_ms))  # type: ignore[arg-type]  # it has no loop
         self._coordinator = coordinator
 
     def transaction(self, *, check_group: str, check_data: bytes, **options: Any) -> FakeBlock:
@@ -198,12 +199,12 @@ class _AsyncBlock:
         return self._block.__exit__(*exc)
 
 
-class FakeAsyncClient:
+class FakeAsyncClient(_Timed):
     """An asyncio client."""
 
     def __init__(self, coordinator: FakeCoordinator, now_ms: Callable[[], int] = lambda: 1_000_000) -> None:
+        super().__init__(now_ms)
         self._client = FakeClient(coordinator, now_ms)
-        self.inside = self._client._inner
 
     def transaction(self, **options: Any) -> _AsyncBlock:
         return _AsyncBlock(self._client.transaction(**options))

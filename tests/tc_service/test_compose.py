@@ -20,6 +20,7 @@ from sync_sides import inner
 from pulsar_txn.client import Client, TokenAuthentication
 from pulsar_txn.client.commands import ping
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.txn.transactions import core_of
 
 pytestmark = [pytest.mark.soak, pytest.mark.stock, pytest.mark.timeout(400)]
 
@@ -112,7 +113,7 @@ def test_a_program_on_the_host_has_transactions_with_the_token_of_its_role(compo
             txn.rollback()
         producer.send(b"last")
         assert [reader.read_next(timeout=30).data for _ in range(2)] == [b"committed", b"last"]
-        connections = inner(client).inside.pool.current()
+        connections = core_of(inner(client)).pool.current()
         assert {each.endpoint for each in connections} == {f"127.0.0.1:{composed.outside}"}, (
             "the name `pulsar` is for containers"
         )

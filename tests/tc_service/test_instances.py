@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from insides import coordinators_of
 from instances import World
 from memory_network import MemoryNetwork, run_virtual
 from raw_client import FULL, RawClient, Refused
@@ -72,7 +73,7 @@ def test_clients_go_on_by_themselves_when_the_leader_is_killed() -> None:
         first, second = world.instances
         await world.until(lambda: len(first.leads) == 4)
         async with world.coordinator() as coordinator:
-            ask = coordinator.inside.coordinators
+            ask = coordinators_of(coordinator)
             early = await ask.new_txn(60_000)
             await ask.add_partitions(early, ["east|" + OUT])
             await first.kill()
@@ -96,7 +97,7 @@ def test_a_successor_drives_every_decision_again_and_the_commit_under_way_gets_i
         await world.until(lambda: len(first.leads) == 4)
         first.cluster.answers = False
         async with world.coordinator() as coordinator:
-            ask = coordinator.inside.coordinators
+            ask = coordinators_of(coordinator)
             txn = await ask.new_txn(60_000)
             await ask.add_partitions(txn, ["east|" + OUT])
             commit = asyncio.create_task(ask.end_txn(txn, COMMIT))
@@ -115,7 +116,7 @@ def test_a_graceful_end_gives_the_leases_back_at_once() -> None:
         await world.until(lambda: len(first.leads) == 4)
         first.cluster.answers = False  # an end that takes long holds nobody up
         async with world.coordinator() as coordinator:
-            ask = coordinator.inside.coordinators
+            ask = coordinators_of(coordinator)
             txn = await ask.new_txn(60_000)
             await ask.add_partitions(txn, ["east|" + OUT])
             commit = asyncio.create_task(ask.end_txn(txn, COMMIT))
@@ -193,12 +194,12 @@ def test_a_transactional_id_whose_coordinator_is_elsewhere_takes_over_before_its
         first, second = world.instances
         await world.until(lambda: len(first.leads) == 4)
         async with world.coordinator(transactional_id="app") as old, world.coordinator(transactional_id="app") as new:
-            zombie = await old.inside.coordinators.new_txn(60_000)
+            zombie = await coordinators_of(old).new_txn(60_000)
             home = coordinator_of(zombie.most)
             await move(world, home)
-            await old.inside.coordinators.add_partitions(zombie, ["east|" + OUT])
+            await coordinators_of(old).add_partitions(zombie, ["east|" + OUT])
             second.cluster.answers = False
-            begins = asyncio.create_task(new.inside.coordinators.new_txn(60_000))
+            begins = asyncio.create_task(coordinators_of(new).new_txn(60_000))
             await world.until(lambda: second.cluster.told)
             await asyncio.sleep(1)
             assert not begins.done(), "what the older epoch left behind has not ended everywhere"
@@ -206,7 +207,7 @@ def test_a_transactional_id_whose_coordinator_is_elsewhere_takes_over_before_its
             second.cluster.answer()
             await begins
             with pytest.raises(TransactionFenced):
-                await old.inside.coordinators.end_txn(zombie, COMMIT)
+                await coordinators_of(old).end_txn(zombie, COMMIT)
         assert world.told()[zombie] == {"ABORT"}
 
     async def move(world: World, tc_id: int) -> None:
@@ -259,7 +260,7 @@ def test_what_a_client_leaves_open_that_was_held_in_doubt_is_aborted_when_the_cl
     async def story(world: World) -> None:
         loop, client = world.network.loop, world.coordinator()
         await world.until(lambda: bool(world.instances[0].leads))
-        ask = client.inside.coordinators
+        ask = coordinators_of(client)
         txn_id = await ask.new_txn(600_000)
         await ask.add_partitions(txn_id, ["east|" + OUT])
         await world.instances[0].kill()

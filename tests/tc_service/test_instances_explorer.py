@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 import pytest
+from insides import coordinators_of
 from instances import Instance, World
 from memory_network import MemoryNetwork, run_virtual
 from raw_client import RawClient
@@ -63,7 +64,7 @@ class Life:
 
     async def works(self, mine: AsyncCoordinator, everybody: list[AsyncCoordinator]) -> None:
         while not self.is_over:
-            ask = mine.inside.coordinators
+            ask = coordinators_of(mine)
             try:
                 txn_id = await ask.new_txn(60_000)
                 self.heard[txn_id] = set()
@@ -79,7 +80,7 @@ class Life:
     async def end(self, client: AsyncCoordinator, txn_id: TxnId, action: TxnAction) -> None:
         """Note what the client hears; one that hears nothing notes nothing."""
         try:
-            await client.inside.coordinators.end_txn(txn_id, action)
+            await coordinators_of(client).end_txn(txn_id, action)
         except InvalidTransactionStatus:
             self.heard[txn_id].add(OTHER[action])
         except TransactionNotFound as error:

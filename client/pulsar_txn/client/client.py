@@ -52,7 +52,7 @@ from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.check_groups import DEFAULT_CHECK_TIMEOUT, DEFAULT_CONCURRENCY, AsyncCheckGroup, Check, OnDecided
-from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions, core_of
+from pulsar_txn.client.txn.transactions import BeginsTransactions, Transactions, core_of, transactions_of
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -196,7 +196,7 @@ class AsyncClient(BeginsTransactions):
                 raise InvalidConfiguration("the transactional id belongs to the coordinator", hint="give it there")
             if core.settings.one_transaction_at_a_time:
                 raise InvalidConfiguration("one_transaction_at_a_time belongs to the coordinator", hint="give it there")
-            transactions = coordinator.inside
+            transactions = transactions_of(coordinator)
             core.shares_transactions = True
         else:
             transactions = transactions_beside(coordinator, core.settings, core.runtime)
@@ -204,11 +204,6 @@ class AsyncClient(BeginsTransactions):
             core.before_close = transactions.close
         transactions.members.add(core)
         return transactions
-
-    @property
-    def inside(self) -> Core:
-        """The part that everything shares that this client makes: for the rooms above, not for programs."""
-        return self._core
 
     @property
     def service_url(self) -> str:

@@ -31,6 +31,7 @@ from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.txn.transactions import core_of
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -304,7 +305,7 @@ async def _ping(url: str, timeout: float, shown: dict[str, Any]) -> str:
 
 async def _answer_of(client: AsyncClient, host: Address) -> str:
     try:
-        return f"{(await client.inside.pool.get(host)).server_version} serves at {host}"
+        return f"{(await core_of(client).pool.get(host)).server_version} serves at {host}"
     except (AuthenticationError, AuthorizationError):
         return f"a server that asks for credentials serves at {host}"
 

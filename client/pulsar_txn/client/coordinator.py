@@ -108,11 +108,6 @@ class AsyncCoordinator(BeginsTransactions):
         self._core.name = "coordinator"
 
     @property
-    def inside(self) -> Transactions:
-        """Its transactions: for clients, not for programs."""
-        return self._transactions
-
-    @property
     def service_url(self) -> str:
         """The address of the coordinator."""
         return self._core.service_url

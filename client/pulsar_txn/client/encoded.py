@@ -28,6 +28,7 @@ from pulsar_txn.client.schema.base import EncodedSchema, SchemaInfo
 from pulsar_txn.client.schema.key_value import encoding_of, join_pair, pair_info, parts_of, split_pair
 from pulsar_txn.client.schema.protobuf import message_class
 from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
+from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -78,7 +79,7 @@ async def open_entry_reader(
     `on_gap(before, after)` is told of two entries that came one after the other although their positions do not follow each
     other. There was the end of a ledger, something that readers do not see, or entries that the topic has lost.
     """
-    core = client.inside
+    core = core_of(client)
     core.check_open()
     name = parse_topic(partition)
     bounds: dict[str, Any] = {"queue_bytes": queue_bytes, "may_create": may_create, "most": most}
@@ -92,7 +93,7 @@ async def existing_partitions(client: AsyncClient, topic: str) -> list[str]:
 
     Brokers that know the difference raise TopicNotFound. One partition that is named is returned as it is.
     """
-    core = client.inside
+    core = core_of(client)
     core.check_open()
     name = parse_topic(topic)
     return partition_names(name, await count_partitions(core, name, create=False))
@@ -103,14 +104,14 @@ async def matching_topics(client: AsyncClient, pattern: str) -> list[str]:
 
     `tenant/namespace/regular expression`, or only the expression for `public/default`. Raises as `subscribe`.
     """
-    core = client.inside
+    core = core_of(client)
     core.check_open()
     return sorted(await TopicPattern.parse(re.compile(pattern)).find(core, RegexSubscriptionMode.PERSISTENT_ONLY))
 
 
 async def topic_schema(client: AsyncClient, topic: str, version: bytes = b"") -> SchemaInfo | None:
     """The newest schema of a topic, or the one of a version that messages name; None if absent. Raises as `create_producer`."""
-    core = client.inside
+    core = core_of(client)
     core.check_open()
     name = str(parse_topic(topic).base)
     found = await find_schema(core, name, version)

@@ -22,6 +22,7 @@ from pulsar_txn.client.outbox.database import (
 from pulsar_txn.client.outbox.engine import OLDER_THAN, TRIM_EVERY, BlockLife, Parts
 from pulsar_txn.client.outbox.rows import TrimResult
 from pulsar_txn.client.sync.twin import inner
+from pulsar_txn.client.txn.transactions import core_of
 
 if TYPE_CHECKING:
     from pulsar_txn.client.client import AsyncClient
@@ -76,7 +77,7 @@ class AsyncOutbox:
         self._group = group
         self._parts = Parts(
             client,
-            client.inside.runtime.wall_ms,
+            core_of(client).runtime.wall_ms,
             group,
             connect,
             table=table,
@@ -218,7 +219,7 @@ class Outbox:
         self._group = group
         self._parts = Parts(
             client,
-            inner(client).inside.runtime.wall_ms,
+            core_of(inner(client)).runtime.wall_ms,
             group,
             connect,
             table=table,

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.coordinator import AsyncCoordinator
-from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.transaction import TransactionState
+from pulsar_txn.client.txn.transactions import core_of
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -30,11 +30,6 @@ HASTE_SECONDS: Final = 0.1
 
 Resident: TypeAlias = AsyncClient | AsyncCoordinator
 """Resource that lives on a loop thread."""
-
-
-def core_of(resident: Resident) -> Core:
-    """Its inside."""
-    return resident.inside if isinstance(resident, AsyncClient) else resident.inside.core
 
 
 async def close_in_order(resident: Resident) -> None:

@@ -20,6 +20,7 @@ from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.sync.callbacks import AskedKeys, ToldInterceptor, asked_keys
 from pulsar_txn.client.sync.sending import EncodedBefore, OwnCode
 from pulsar_txn.client.sync.twin import SyncLoop
+from pulsar_txn.client.txn.transactions import core_of
 
 T = TypeVar("T")
 
@@ -30,11 +31,12 @@ class ResourceFactory:
     def __init__(self, loop: SyncLoop, client: AsyncClient) -> None:
         self._loop = loop
         self._client = client
+        self._core = core_of(client)
         self.interceptors = SharedInterceptors()
 
     def producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> tuple[AsyncProducer[Any], OwnCode]:
         """A producer of encoded payloads, and what encodes them: the program's schema, router and interceptors."""
-        known = self._loop.run(lambda: schema_of_producer(self._client.inside, topic, schema))
+        known = self._loop.run(lambda: schema_of_producer(self._core, topic, schema))
         given = ProducerOptions(interceptors=options.pop("interceptors", ())).interceptors  # which are checked there
         own = OwnCode(schema=known, interceptors=(*self.interceptors.of_producers, *given))
         if callable(options.get("routing")):

@@ -9,8 +9,9 @@ from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.sync.callbacks import DRAIN_SECONDS, ToldObserver, asked_authentication
-from pulsar_txn.client.sync.closing import Resident, close_hastily, close_in_order, core_of
+from pulsar_txn.client.sync.closing import Resident, close_hastily, close_in_order
 from pulsar_txn.client.sync.twin import LAST_CALLS_SECONDS, SyncLoop, Twin
+from pulsar_txn.client.txn.transactions import core_of
 
 _NO_OPTIONS: Final = frozenset({"self", "unknown", "__class__"})
 

@@ -654,30 +654,29 @@ class AsyncCheckGroup:
     process has begun.
     """
 
-    def __init__(self, inside: Membership) -> None:
-        self.inside = inside
-        """For the client that it belongs to."""
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
     def __repr__(self) -> str:
-        state = "left" if self.inside.closed else f"joined at {self.coordinators} coordinators"
+        state = "left" if self._membership.closed else f"joined at {self.coordinators} coordinators"
         return f"<CheckGroup {self.name!r} {state}>"
 
     @property
     def name(self) -> str:
         """The group's name."""
-        return self.inside.name
+        return self._membership.name
 
     @property
     def coordinators(self) -> int:
         """At how many coordinators this client is a member at this moment."""
-        return self.inside.places
+        return self._membership.places
 
     async def close(self) -> None:
         """Leave the group; idempotent. Calls of `check` that are under way are cancelled, and another member is asked.
 
         Waits at most a second for the coordinators. If cancelled, it is left all the same.
         """
-        await self.inside.close()
+        await self._membership.close()
 
     async def __aenter__(self) -> Self:
         return self

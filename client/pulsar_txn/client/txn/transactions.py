@@ -554,7 +554,7 @@ class BeginsTransactions:
 def core_of(owner: BeginsTransactions) -> Core:
     """The core of an asyncio client or coordinator that a call was given. InvalidConfiguration when it is none."""
     if not isinstance(owner, BeginsTransactions):
-        raise refused("client", owner, "an asyncio client")
+        raise refused("client", owner, "an AsyncClient")
     return owner._core
 
 

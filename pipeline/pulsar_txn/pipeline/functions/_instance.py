@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId
 from pulsar_txn.client.errors import UsageError
-from pulsar_txn.client.inside import ErrorKinds, Future, WorkerThread, answer, is_fatal, parse_topic
+from pulsar_txn.client.inside import ErrorKinds, Future, WorkerThread, answer, core_of, is_fatal, parse_topic
 from pulsar_txn.client.messages import SendTicket
 from pulsar_txn.pipeline.functions._loading import process_of, schema_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
@@ -65,7 +65,7 @@ class Instance:
         self._output_serde = self.serde_of(config.output_serde_class_name)
         self.output_schema = schema_of(config.output_schema_type, config.output_type_class_name, config.py)
         self._readers = {str(parse_topic(topic)): self._reader(topic) for topic in config.topics}
-        self._runtime = client.inside.runtime
+        self._core = core_of(client)
         self._loop = asyncio.get_running_loop()
         self._thread = WorkerThread(f"pulsar-txn-function-{number}")
         self._callbacks = WorkerThread(f"pulsar-txn-function-callbacks-{number}")
@@ -75,7 +75,7 @@ class Instance:
     @property
     def is_closed(self) -> bool:
         """True if the client is."""
-        return self.client.inside.closed
+        return self._core.closed
 
     def serde_of(self, class_name: str | None) -> SerDe:
         """This instance's object of a SerDe class."""
@@ -135,7 +135,7 @@ class Instance:
 
     def wall_ms(self) -> int:
         """The time now, in milliseconds since the epoch."""
-        return self._runtime.wall_ms()
+        return self._core.runtime.wall_ms()
 
     def _reader(self, topic: str) -> Callable[[Message[Any]], Any]:
         """Decoder for the messages of a configured topic, or pattern."""
@@ -157,8 +157,8 @@ class Instance:
 
     async def _call(self, value: Any, context: Context) -> Any:
         args = (value, context) if self._process.takes_context else (value,)
-        started = self._runtime.monotonic()
-        self.counts.last_invocation_ms = self._runtime.wall_ms()
+        started = self._core.runtime.monotonic()
+        self.counts.last_invocation_ms = self._core.runtime.wall_ms()
         try:
             if self._process.is_async:
                 return await self._process.call(*args)
@@ -174,11 +174,11 @@ class Instance:
             raise
         finally:
             self.counts.calls += 1
-            self.counts.seconds += self._runtime.monotonic() - started
+            self.counts.seconds += self._core.runtime.monotonic() - started
 
     def report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         """Call `callback(result, message_id)` when the outcome of a send is known."""
-        self.client.inside.spawn(self._report(handed, callback))
+        self._core.spawn(self._report(handed, callback))
 
     async def _report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         from pulsar_txn.compat.enums import Result
@@ -204,7 +204,7 @@ class Instance:
         self.on_loop(self._acknowledge, *found)
 
     def _acknowledge(self, consumer: AsyncConsumer[bytes], message: Message[bytes]) -> None:
-        self.client.inside.spawn(_acknowledged(consumer, message))
+        self._core.spawn(_acknowledged(consumer, message))
 
     def forget(self, message: Message[bytes]) -> None:
         """Forget a message, because it comes again: what is acknowledged by hand is the next delivery."""

@@ -16,7 +16,7 @@ import attrs
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, TransactionState
 from pulsar_txn.client.errors import ProducerFenced, PulsarError, SchemaMismatch, UsageError
-from pulsar_txn.client.inside import receives_still
+from pulsar_txn.client.inside import core_of, receives_still
 from pulsar_txn.pipeline.functions.config import ONE_STATE, ONE_STATE_HINT, FunctionConfig
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.sections import StateScope
@@ -53,6 +53,7 @@ class States:
         self.used = config.state is not None
         """True if the function has used state, or will as its configuration says."""
         self._client = client
+        self._core = core_of(client)
         self._config = config
         self._on_loop = on_loop
         self._consumers = consumers
@@ -168,7 +169,7 @@ class States:
             error: BaseException | None = ticket.exception()
             if isinstance(error, ProducerFenced):
                 if self._owned.get(number) is owned:
-                    self._client.inside.spawn(self.forget(number))
+                    self._core.spawn(self.forget(number))
                 error = _lost(number, owned.log, error)
             if error is None:
                 told.set_result(ticket.result())
