@@ -20,6 +20,7 @@ import pytest
 
 from pulsar_txn import compat as pulsar
 from pulsar_txn.client import (
+    EARLIEST_ID,
     AccessMode,
     AsyncClient,
     ConsumerType,
@@ -31,6 +32,7 @@ from pulsar_txn.client import (
     TokenAuthentication,
     sync,
 )
+from pulsar_txn.client.encoded import open_entry_reader
 from pulsar_txn.client.errors import (
     ConnectionLost,
     InvalidConfiguration,
@@ -44,6 +46,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.messages import deserialize_message_id
 from pulsar_txn.client.options import AutoClusterFailover
+from pulsar_txn.client.outbox import AsyncOutbox
 from pulsar_txn.client.schemas import KeyValueSchema
 from pulsar_txn.client.sync.loop_thread import LoopThread
 
@@ -344,6 +347,8 @@ OF_ASYNCIO: list[Row] = [
     (lambda see: see.client.pipeline(see.consumer, work, stop=5), InvalidConfiguration, "stop must"),
     (lambda see: see.client.pipeline(see.consumer, work, observer=5), InvalidConfiguration, "observer must"),
     (lambda see: see.client.pipeline(None, work), InvalidConfiguration, "consumer must"),
+    (lambda see: open_entry_reader(see.consumer, "t", EARLIEST_ID), InvalidConfiguration, "client must"),
+    (lambda see: AsyncOutbox(see.consumer, "orders", work), InvalidConfiguration, "client must"),
 ]
 
 

@@ -51,6 +51,8 @@ MUTATORS: Final = frozenset(
 )
 OF_TUPLES: Final = frozenset({"_replace", "_asdict", "_fields", "_make"})
 """Public names of named tuples."""
+BACK_DOOR: Final = "inside"
+"""Name that no attribute has, because it was the way from public classes to their parts. No list excuses it."""
 
 
 @attrs.frozen(order=True)
@@ -62,6 +64,8 @@ class Finding:
     what: str
     detail: str = attrs.field(default="", eq=False)
     line: int = attrs.field(default=0, eq=False)
+    is_refused: bool = attrs.field(default=False, eq=False, kw_only=True)
+    """True for what no list excuses."""
 
     @property
     def entry(self) -> str:
@@ -223,8 +227,9 @@ def attributes_of(of: SourceClass) -> set[str]:
 
 
 def underscores(tree: Tree) -> Iterator[Finding]:
-    """Underscored names of another file, and `.inside`."""
+    """Underscored names of another file, and the back door."""
     for module in tree.modules.values():
+        yield from back_doors(module)
         own = names_defined_in(module)
         for node in module.nodes:
             if isinstance(node, ast.ImportFrom):
@@ -243,11 +248,23 @@ def underscores(tree: Tree) -> Iterator[Finding]:
                 yield from reached(module, "module", node, Scope(module, None, None), own)
 
 
+def back_doors(module: Module) -> Iterator[Finding]:
+    """Classes that have the back door, and calls that take it by its name in quotes."""
+    for each in module.classes.values():
+        node = each.methods.get(BACK_DOOR) or each.body_fields.get(BACK_DOOR)
+        if node is not None:
+            yield Finding(module.name, each.qualname, f"has .{BACK_DOOR}", line=node.lineno, is_refused=True)
+    for call in module.nodes:
+        match call:
+            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(value=name), *_]) if name == BACK_DOOR:
+                yield Finding(module.name, "module", f"asks for .{BACK_DOOR}", line=call.lineno, is_refused=True)
+
+
 def reached(module: Module, name: str, node: ast.Attribute, scope: Scope, own: set[str]) -> Iterator[Finding]:
     """The finding if an attribute is private to another file."""
     base = node.value
-    if node.attr == "inside" and dotted(base) not in module.imports:
-        yield Finding(module.name, name, "uses .inside", line=node.lineno)
+    if node.attr == BACK_DOOR and dotted(base) not in module.imports:
+        yield Finding(module.name, name, f"uses .{BACK_DOOR}", line=node.lineno, is_refused=True)
     if not is_private(node.attr) or node.attr in OF_TUPLES or (isinstance(base, ast.Name) and base.id in SELF_LIKE):
         return
     if isinstance(base, ast.Call) and dotted(base.func) == "super":
@@ -347,7 +364,8 @@ RULES: Final = (
     ),
     Rule(
         "underscores",
-        "an underscored name is used in its own file only: give it a public name, or move the code to its owner",
+        "an underscored name is used in its own file only: give it a public name, or move the code to its owner; "
+        "no attribute is called inside",
         underscores,
     ),
     Rule(
@@ -409,7 +427,7 @@ def complaints(found: dict[str, list[Finding]], listed: dict[str, Listed]) -> li
         known = listed[rule.name]
         entries = {each.entry: each for each in found[rule.name]}
         for entry, each in entries.items():
-            if entry not in known.found and entry not in known.on_purpose:
+            if each.is_refused or (entry not in known.found and entry not in known.on_purpose):
                 said.append(f"{place(each)}: {rule.name}: {entry}: {rule.sentence}")
         for entry in sorted(known.found | known.on_purpose.keys()):
             if entry not in entries:
@@ -425,7 +443,7 @@ def updated(found: dict[str, list[Finding]], listed: dict[str, Listed], *, accep
     """The list without what is mended; with `accept`, with what is new."""
     result = {}
     for name, known in listed.items():
-        entries = {each.entry for each in found[name]}
+        entries = {each.entry for each in found[name] if not each.is_refused}
         kept = entries - known.on_purpose.keys() if accept else entries & known.found
         result[name] = Listed(frozenset(kept), {entry: why for entry, why in known.on_purpose.items() if entry in entries})
     return result

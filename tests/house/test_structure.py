@@ -250,6 +250,9 @@ def test_a_protocol_of_asyncio_and_one_of_operators_are_none_of_ours(room: Room)
         ),
         ("def f(a) -> int:\n    return a._count", "f: uses ._count"),
         ("def f(a) -> int:\n    return a.inside", "f: uses .inside"),
+        ("class B:\n    @property\n    def inside(self) -> int:\n        return 1", "B: has .inside"),
+        ("class B:\n    inside: int", "B: has .inside"),
+        ('def f(a) -> int:\n    return getattr(a, "inside", a)', "module: asks for .inside"),
     ],
 )
 def test_an_underscored_name_of_another_file_is_seen(room: Room, text: str, what: str) -> None:
@@ -345,6 +348,18 @@ def test_the_list_grows_by_accept_only_and_shrinks_by_update(room: Room, tmp_pat
     assert f"{ENTRY}: taken away: remove it from the list by `--update`" in gone.stdout
     assert run(*where, "--update").returncode == 0
     assert ENTRY not in listed.read_text(encoding="utf-8")
+
+
+def test_no_list_excuses_the_back_door(room: Room, tmp_path: Path) -> None:
+    listed = tmp_path / "list.toml"
+    where = ("--root", str(room(user="def f(a) -> int:\n    return a.inside\n")), "--list", str(listed))
+    assert run(*where, "--update", "--accept").returncode == 1
+    entry = "pulsar_txn.room.user: f: uses .inside"
+    assert entry not in listed.read_text(encoding="utf-8")
+    listed.write_text(f'[underscores]\nfound = ["{entry}"]\n[underscores.on_purpose]\n"{entry}" = "because"\n', "utf-8")
+    done = run(*where)
+    assert done.returncode == 1
+    assert f"pulsar_txn.room.user:2: underscores: {entry}: " in done.stdout
 
 
 def test_an_entry_that_is_right_keeps_its_reason(room: Room, tmp_path: Path) -> None:

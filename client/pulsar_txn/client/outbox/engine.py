@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from pulsar_txn.client._validation import no_transaction, seconds_of
+from pulsar_txn.client._validation import seconds_of
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
     InvalidTransactionStatus,
@@ -484,11 +484,6 @@ class BlockLife:
     _block: Block | None = None
     _key: Key | None = None
     _pulsar: PulsarTransaction | None = None
-
-    @property
-    def inside(self) -> Any:
-        """A block is no transaction: its `as` target is."""
-        raise no_transaction(self)
 
     async def enter(self) -> Any:
         """Begin in the database, and in Pulsar; the transaction of the client's kind."""
