@@ -96,3 +96,6 @@ class AsyncReader(Generic[T]):
 def consumer_of(reader: AsyncReader[T]) -> AsyncConsumer[T]:
     """The consumer by which a reader reads, for the blocking reader over it."""
     return reader._consumer
+
+
+__all__ = ["AsyncReader", "consumer_of", "newest_of"]

@@ -406,3 +406,6 @@ async def open_producer(
 def beside_of(producer: AsyncProducer[Any]) -> Beside:
     """The producer as the blocking producer over it uses it."""
     return producer._beside
+
+
+__all__ = ["AsyncProducer", "Beside", "beside_of", "open_producer"]

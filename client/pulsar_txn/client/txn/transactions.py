@@ -561,3 +561,25 @@ def core_of(owner: BeginsTransactions) -> Core:
 def transactions_of(owner: BeginsTransactions) -> Transactions:
     """The transactions of a coordinator, for a client that shares them."""
     return owner._transactions
+
+
+__all__ = [
+    "CLOSED_TOGETHER",
+    "DEFAULT_ATTEMPTS",
+    "DEFAULT_TIMEOUT",
+    "Attempts",
+    "BeginsTransactions",
+    "Pauses",
+    "Transactions",
+    "abort_all",
+    "act_as",
+    "commit_together",
+    "core_of",
+    "ends_groups",
+    "growing_pauses",
+    "is_open",
+    "open_for_others",
+    "open_now",
+    "take_over",
+    "transactions_of",
+]
