@@ -16,6 +16,7 @@ from pulsar_txn.client import AsyncClient, AsyncTransaction, ConsumerType
 from pulsar_txn.client.send import batching
 from pulsar_txn.client.send.sealing import Sealer
 from pulsar_txn.client.txn import encoding
+from pulsar_txn.client.txn.transactions import transactions_of
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 
@@ -110,7 +111,7 @@ async def test_an_end_of_a_group_of_transactions(
         further = await client.begin_transaction()
     await producer.send(b"first", txn=first)
     await producer.send(b"further", txn=further)
-    await client._transactions.coordinators.end_txn(txn_id(first), TxnAction.COMMIT, group=[txn_id(further)])
+    await transactions_of(client).coordinators.end_txn(txn_id(first), TxnAction.COMMIT, group=[txn_id(further)])
     seen = await visible(client, topic)
     await what_came_of(further.abort(), "aborted")
     observed(pulsar, 0, "an end of a group of transactions", "all of them" if b"further" in seen else "the first alone")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import Consumer, by_priority
 from pulsar_txn.ledger.hosting import Answer
@@ -92,14 +93,10 @@ class _Subscription:
             consumer.owner.consumer_closed(consumer)
 
 
-class _Home(Protocol):
-    def defer(self, work: Callable[[], None]) -> None: ...
-
-
 class NonPersistentTopic:
     """One non-persistent topic or partition."""
 
-    def __init__(self, turn: _Home, name: TopicName, rules: TopicRules, config: BrokerConfig) -> None:
+    def __init__(self, turn: Turn, name: TopicName, rules: TopicRules, config: BrokerConfig) -> None:
         self.name = name
         self.serving = True
         self.idle_sweeps = 0  # since somebody used it

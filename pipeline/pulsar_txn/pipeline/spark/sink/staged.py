@@ -135,23 +135,13 @@ def check_partitions(messages: Iterable[Routed]) -> None:
                 )
 
 
-class Staging(Protocol):
-    """The staging topic, as a task sees it."""
-
-    def send(self, payload: Payload) -> None:
-        """Begin to store a payload there. The topic's subscription exists before the first is sent."""
-
-    def places(self) -> list[Place]:
-        """Wait until everything is stored; the places, in the order of the calls."""
-
-
 class Carrier:
     """Keeps a task's payloads for the commit: in its message while they are few, on the staging topic when they are many."""
 
-    def __init__(self, inline_max_bytes: int, staging: Callable[[], Staging]) -> None:
+    def __init__(self, inline_max_bytes: int, staging: Callable[[], TaskStaging]) -> None:
         self._inline_max_bytes = inline_max_bytes
         self._open = staging
-        self._staging: Staging | None = None
+        self._staging: TaskStaging | None = None
         self._bytes = 0
         self.payloads: list[Payload] = []
         """Properties of the message."""
@@ -170,7 +160,7 @@ class Carrier:
         else:
             self._send(self._staging, payload)
 
-    def _send(self, staging: Staging, payload: Payload) -> None:
+    def _send(self, staging: TaskStaging, payload: Payload) -> None:
         staging.send(payload)
         self._sent.append(Payload(payload.topic, payload.partition, attrs.evolve(payload.batch, payload=b"")))
 
