@@ -75,7 +75,7 @@ class Played:
     def send(self, data: bytes) -> bytes:
         """Append one entry, whose frame leaves at once."""
         self.log.append(data)
-        self.log.store._turn_ends()
+        self.log.queue._turn_ends()
         return self.writer.sent[-1]
 
 
@@ -165,7 +165,7 @@ async def test_entries_that_are_too_large_for_a_message_are_refused_and_large_on
         played.log.append(bytes(5 << 20))
     for _ in range(3):
         played.log.append(bytes(700_000))
-    played.log.store._turn_ends()
+    played.log.queue._turn_ends()
     assert [len(decode(payload).records) for payload in played.writer.sent] == [1, 1, 1]
     assert [decode(payload).next_entry for payload in played.writer.sent] == [0, 1, 2]
     for number in (1, 2, 3):
@@ -179,7 +179,7 @@ async def test_frames_in_flight_are_bounded_and_later_ones_grow() -> None:
         played.send(b"%d" % number)
     for number in range(100):
         played.log.append(b"%d" % number)
-        played.log.store._turn_ends()
+        played.log.queue._turn_ends()
     assert len(played.writer.sent) == 16
     played.writer.when_written(1, (1, 1))
     assert len(played.writer.sent) == 17

@@ -31,9 +31,11 @@ class Changes:
     Deletes in a row are one operation of 8 bytes each, so an acknowledgement costs a list append.
     """
 
-    __slots__ = ("_deletes", "_parts")
+    __slots__ = ("_deletes", "_parts", "ticket")
 
     def __init__(self) -> None:
+        self.ticket = 0
+        """Number of the last change; it goes on over all groups."""
         self._parts: list[bytes] = []
         self._deletes: list[int] = []
 
@@ -42,37 +44,42 @@ class Changes:
 
     def delete(self, entries: Iterable[int]) -> None:
         """Whole entries were acknowledged."""
+        self.ticket += 1
         self._deletes.extend(entries)
 
     def mark_delete_to(self, entry: int) -> None:
         """Everything up to `entry` was acknowledged."""
-        self._add(_MARK + _I64.pack(entry))
+        self._change(_MARK + _I64.pack(entry))
 
     def delete_indexes(self, entry: int, acked: int, batch_size: int) -> None:
         """Batch indexes were acknowledged."""
         data = _int_bytes(acked)
-        self._add(_INDEX + _INDEXES.pack(entry, batch_size, len(data)) + data)
+        self._change(_INDEX + _INDEXES.pack(entry, batch_size, len(data)) + data)
 
     def reset(self, entry: int) -> None:
         """The cursor was put to `entry`."""
-        self._add(_RESET + _I64.pack(entry))
+        self._change(_RESET + _I64.pack(entry))
 
     def put_properties(self, properties: dict[str, str]) -> None:
         """The properties were replaced."""
-        self._add(_PROPERTIES + encode_properties(properties))
+        self._change(_PROPERTIES + encode_properties(properties))
 
     def take(self) -> bytes:
         """The encoded changes; the collection is empty afterwards."""
-        self._add(b"")
+        self._encode_deletes()
         data = b"".join(self._parts)
         self._parts = []
         return data
 
-    def _add(self, part: bytes) -> None:
+    def _change(self, part: bytes) -> None:
+        self.ticket += 1
+        self._encode_deletes()
+        self._parts.append(part)
+
+    def _encode_deletes(self) -> None:
         if self._deletes:
             self._parts.append(_DELETE + _U32.pack(len(self._deletes)) + array("q", self._deletes).tobytes())
             self._deletes = []
-        self._parts.append(part)
 
 
 def apply_changes(state: CursorState, data: bytes, upto: int = END) -> int:

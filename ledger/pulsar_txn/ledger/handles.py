@@ -1,21 +1,18 @@
-"""Commit groups, and handles of logs and cursors, as far as providers with one ledger id per log have them in common.
+"""Handles of logs and cursors, as far as providers with one ledger id per log have them in common.
 
-A commit group is everything called since the last one, made durable together and confirmed in one go. A store gives its
-handles two things: `store.open_group` (the group that calls join now) and `store.wake()` (commit soon). Providers add how
-entries are kept, read and trimmed.
+What is called joins the open commit group (`groups`). Providers add how entries are kept, read and trimmed.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from pulsar_txn.ledger.cursor_changes import Changes, encode_properties
 from pulsar_txn.ledger.cursor_state import CursorState
-from pulsar_txn.ledger.limits import Tally
+from pulsar_txn.ledger.groups import CommitGroup, Groups
 from pulsar_txn.ledger.protocols import (
     Buffer,
     EntryTooLarge,
@@ -31,58 +28,6 @@ from pulsar_txn.wire.ids import Position
 logger = logging.getLogger(__name__)
 
 
-class CommitGroup:
-    """Members of a commit group: logs and cursors it touched, and what waits for it.
-
-    `seal` freezes what the group confirms (a log's last entry, a cursor's ticket and encoded changes) at the moment
-    when no more can join; `confirm` and `fail` are called once, on the loop.
-    """
-
-    __slots__ = ("bytes", "cursors", "logs", "marks", "tickets", "waiters")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.logs: dict[BaseLog, None] = {}
-        self.cursors: dict[BaseCursor, None] = {}
-        self.waiters: list[asyncio.Future[None]] = []
-        self.marks: list[tuple[BaseLog, int]] = []
-        self.tickets: list[tuple[BaseCursor, int, bytes]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.logs or self.cursors or self.waiters)
-
-    def seal(self) -> None:
-        """Nothing joins any more: remember what is to be confirmed."""
-        for cursor in self.cursors:
-            self.logs[cursor.log] = None
-            self.tickets.append((cursor, cursor.ticket, cursor.take_changes()))
-        self.marks = [(log, log.next_entry - 1) for log in self.logs]
-
-    def confirm(self) -> None:
-        """All of it is durable: raise what readers may see, then tell listeners, then those who wait."""
-        for cursor, ticket, _ in self.tickets:
-            cursor.confirmed_ticket = ticket
-        for log, entry in self.marks:
-            log.confirmed_entry = entry
-        for log, entry in self.marks:
-            listener = log.listener
-            if listener is not None and log.closed is None:
-                try:
-                    listener.log_confirmed((log.ledger_id, entry))
-                except Exception:  # its mistakes are its own and must not stop other logs
-                    logger.exception("the listener of log %r failed", log.name)
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def fail(self, error: LedgerError) -> None:
-        """Fail it, for it will never be durable. Logs are told by their store, which closes all of them."""
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-                waiter.exception()  # a waiter that was cancelled meanwhile will not fetch it: no warning for that
-
-
 _BEHIND_ALL = 2**63 - 1
 
 MAX_VALUE_BYTES: Final = 1 << 20
@@ -93,35 +38,13 @@ _DELETES_AT_ONCE: Final = 1 << 16
 _CHANGE_BYTES: Final = 32
 
 
-class GroupHost(Protocol):
-    """Store, as far as handles need it."""
-
-    @property
-    def open_group(self) -> CommitGroup:
-        """The group that joins now."""
-
-    @property
-    def max_value_bytes(self) -> int:
-        """Return what one value has at most."""
-
-    @property
-    def tally(self) -> Tally:
-        """Return what the store keeps in memory beside entries."""
-
-    def wake(self) -> None:
-        """Something joined the open group: commit it soon."""
-
-    def count(self, size: int) -> None:
-        """Of what joined the open group, `size` bytes are no entries; the group may be closed by that."""
-
-
 class BaseLog(abc.ABC):
     """Positions, listener, cursors and durability of one open log; entries are the provider's."""
 
-    store: GroupHost
+    groups: Groups
 
-    def __init__(self, store: GroupHost, name: str, ledger_id: int, epoch: int, first_entry: int, next_entry: int) -> None:
-        self.store = store
+    def __init__(self, groups: Groups, name: str, ledger_id: int, epoch: int, first_entry: int, next_entry: int) -> None:
+        self.groups = groups
         self.ledger_id = ledger_id
         self.first_entry = first_entry
         self.next_entry = next_entry
@@ -251,11 +174,19 @@ class BaseLog(abc.ABC):
 
     def join(self) -> CommitGroup:
         """Have this log confirmed by the open group."""
-        group = self.store.open_group
-        if self not in group.logs:
-            group.logs[self] = None
-            self.store.wake()
+        group = self.groups.open_group
+        if group.add_log(self):
+            self.groups.wake()
         return group
+
+    def confirm(self, entry: int) -> None:
+        """Everything up to `entry` is durable."""
+        self.confirmed_entry = entry
+
+    def end(self, error: LedgerError) -> None:
+        """Close the log for `error`, if it is open; the listener is told by who calls this."""
+        if self.closed is None:
+            self.closed = error
 
     def fail(self, error: LedgerError) -> None:
         """Close the log for `error` and tell the listener."""
@@ -324,7 +255,7 @@ class SnapshotParts(abc.ABC):
 class BaseCursor:
     """Durable acknowledgement state: memory changes at once, the changes join the open group."""
 
-    __slots__ = ("_changes", "_group", "_name", "_ticket", "confirmed_ticket", "cursor_id", "log", "state")
+    __slots__ = ("_changes", "_name", "confirmed_ticket", "cursor_id", "log", "state")
 
     def __init__(self, log: BaseLog, name: str, state: CursorState, cursor_id: int = 0) -> None:
         self.log = log
@@ -332,9 +263,7 @@ class BaseCursor:
         self.cursor_id = cursor_id
         self.confirmed_ticket = 0
         self._name = name
-        self._ticket = 0
         self._changes = Changes()
-        self._group: CommitGroup | None = None
 
     @property
     def name(self) -> str:
@@ -354,7 +283,11 @@ class BaseCursor:
     @property
     def ticket(self) -> int:
         """Number of the last change."""
-        return self._ticket
+        return self._changes.ticket
+
+    def confirm(self, ticket: int) -> None:
+        """The changes up to this one are durable."""
+        self.confirmed_ticket = ticket
 
     def is_deleted(self, position: Position) -> bool:
         """True if the whole entry is acknowledged."""
@@ -382,7 +315,7 @@ class BaseCursor:
         if self.state.mark_delete_to(entry):
             self._changes.mark_delete_to(entry)
             self._changed()
-        return self._ticket
+        return self._changes.ticket
 
     def delete(self, positions: Iterable[Position]) -> int:
         """Acknowledge whole entries; positions of other ledgers or not appended yet are ignored."""
@@ -395,29 +328,26 @@ class BaseCursor:
             if ledger == ledger_id and entry < end and delete(entry):
                 entries.append(entry)
         if entries:
-            self._ticket += 1
             if len(entries) > _DELETES_AT_ONCE:
                 self._delete_many(entries)
             else:
                 self._changes.delete(entries)
-                if self._group is not log.store.open_group:
-                    self._join()
-                log.store.count(_CHANGE_BYTES + 8 * len(entries))
-        return self._ticket
+                self._changed(8 * len(entries))
+        return self._changes.ticket
 
     def delete_indexes(self, position: Position, acked: int, batch_size: int) -> int:
         """Acknowledge batch indexes (bit i of `acked`: index i)."""
         self.log.check_open()
         ledger_id, entry = position
         if ledger_id != self.log.ledger_id or entry >= self.log.next_entry:
-            return self._ticket
-        most = min(MAX_BATCH_INDEXES, 8 * self.log.store.max_value_bytes)
+            return self._changes.ticket
+        most = min(MAX_BATCH_INDEXES, 8 * self.log.groups.max_value_bytes)
         if acked < 0 or not 0 < batch_size <= most:
             raise EntryTooLarge(f"batch indexes of {position}: a batch has 1 to {most} messages, not {batch_size}")
         if self.state.delete_indexes(entry, acked, batch_size):
             self._changes.delete_indexes(entry, acked, batch_size)
             self._changed(acked.bit_length() >> 3)
-        return self._ticket
+        return self._changes.ticket
 
     def reset(self, mark_delete: Position) -> int:
         """Move the cursor to `mark_delete`, at most to the last appended entry, and forget everything after it."""
@@ -426,7 +356,7 @@ class BaseCursor:
         if self.state.reset(entry):
             self._changes.reset(entry)
             self._changed()
-        return self._ticket
+        return self._changes.ticket
 
     def put_properties(self, properties: dict[str, str]) -> int:
         """Replace the properties."""
@@ -436,15 +366,15 @@ class BaseCursor:
                 size = len(encode_properties(properties))
             except UnicodeEncodeError as error:
                 raise NameRefused(f"properties of cursor {self._name!r} cannot be written in UTF-8: {error.reason}") from error
-            most = self.log.store.max_value_bytes
+            most = self.log.groups.max_value_bytes
             if size > most:
                 raise EntryTooLarge(f"properties of {size} bytes for cursor {self._name!r}; at most {most} are kept")
             if size > self.state.properties_bytes:
-                self.log.store.tally.check(f"the properties of cursor {self._name!r}", size - self.state.properties_bytes)
+                self.log.groups.tally.check(f"the properties of cursor {self._name!r}", size - self.state.properties_bytes)
             self.state.put_properties(properties)
             self._changes.put_properties(properties)
             self._changed(size)
-        return self._ticket
+        return self._changes.ticket
 
     def backlog(self) -> int:
         """Readable entries not acknowledged."""
@@ -459,41 +389,24 @@ class BaseCursor:
 
     def state_full(self) -> bool:
         """True if the store keeps as much state as it may."""
-        tally = self.log.store.tally
+        tally = self.log.groups.tally
         return tally.bytes >= tally.max_bytes
-
-    def take_changes(self) -> bytes:
-        """The encoded changes since the last call; called by the group when it is sealed."""
-        self._group = None
-        return self._changes.take()
 
     def _clamp(self, position: Position) -> int:
         return max(-1, min(self.log.entry_of(position), self.log.next_entry - 1))
 
     def _delete_many(self, entries: list[int]) -> None:
         """In several groups, so that no frame is too large for them."""
-        store = self.log.store
         for start in range(0, len(entries), _DELETES_AT_ONCE):
             some = entries[start : start + _DELETES_AT_ONCE]
             self._changes.delete(some)
-            if self._group is not store.open_group:
-                self._join()
-            store.count(_CHANGE_BYTES + 8 * len(some))
+            self._changed(8 * len(some))
 
     def _changed(self, size: int = 0) -> None:
-        self._ticket += 1
-        store = self.log.store
-        if self._group is not store.open_group:
-            self._join()
-        store.count(_CHANGE_BYTES + size)
-
-    def _join(self) -> None:
-        store = self.log.store
-        self._group = store.open_group
-        self._group.cursors[self] = None
-        store.wake()
-
-
-def new_waiter() -> asyncio.Future[None]:
-    """A future of the running loop, for `CommitGroup.waiters`."""
-    return asyncio.get_running_loop().create_future()
+        """The open group takes the last change, which has `size` bytes."""
+        groups = self.log.groups
+        group = groups.open_group
+        if self not in group.cursors:
+            group.add_cursor(self, self._changes)
+            groups.wake()
+        groups.count(_CHANGE_BYTES + size)

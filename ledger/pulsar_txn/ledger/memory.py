@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.groups import CommitGroup
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, SnapshotParts
 from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, Pressure, Tally, check_name
 from pulsar_txn.ledger.metadata import MetadataTree
 from pulsar_txn.ledger.protocols import (
@@ -86,14 +88,18 @@ class _MemoryGroup(CommitGroup):
     def __bool__(self) -> bool:
         return bool(self.calls) or super().__bool__()
 
-    def confirm(self) -> None:
+    def call(self, function: Callable[..., Any], *arguments: object) -> None:
+        """Call `function` with the durable part when the group is confirmed."""
+        self.calls.append((function, arguments))
+
+    def carry_out(self) -> None:
+        """Bring everything to the durable part."""
         for function, arguments in self.calls:
             function(*arguments)
         for cursor, _, data in self.tickets:
             state = cursor.log.durable.cursors.get(cursor.name)  # type: ignore[attr-defined] # cursors here are of MemoryLogs
             if state is not None:
                 apply_changes(state, data)
-        super().confirm()
 
 
 class MemoryStore:
@@ -211,7 +217,8 @@ class MemoryStore:
             return
         group.seal()
         self.open_group = _MemoryGroup()
-        group.confirm()
+        group.carry_out()
+        confirm(group)
         self.pressure.leave(group.bytes)
 
     def crash(self) -> MemoryStore:
@@ -237,8 +244,7 @@ class MemoryStore:
 
     async def settle(self) -> None:
         """Wait until everything so far is durable; without `auto_confirm`, make it so."""
-        waiter = new_waiter()
-        self.open_group.waiters.append(waiter)
+        waiter = self.open_group.waiter()
         if self.auto_confirm:
             self.wake()
         else:
@@ -248,14 +254,13 @@ class MemoryStore:
     async def wait_confirmed(self) -> None:
         """Wait until everything so far is confirmed."""
         if self.open_group:
-            waiter = new_waiter()
-            self.open_group.waiters.append(waiter)
+            waiter = self.open_group.waiter()
             self.wake()
             await waiter
 
     def count(self, size: int) -> None:
         """Of what joined the open group, `size` bytes are no entries."""
-        self.open_group.bytes += size
+        self.open_group.grew(size)
         self.pressure.enter(size)
 
     def forget(self, log: MemoryLog) -> None:
@@ -268,12 +273,12 @@ class MemoryStore:
         logs = list(self._logs.values())
         self._logs.clear()
         self._failure = error
-        group.fail(error)
+        fail(group, error)
         for log in logs:
             if tell:
                 log.fail(error)
             else:
-                log.closed = error
+                log.end(error)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -281,21 +286,20 @@ class MemoryStore:
 
     async def _write(self, path: str, value: Versioned | None) -> None:
         self._check()
-        self.open_group.calls.append((self._durable.write, (path, value)))
+        self.open_group.call(self._durable.write, path, value)
         await self.settle()
 
     async def _write_counter(self, path: str, value: int) -> None:
         self._check()
-        self.open_group.calls.append((self._durable.counters.__setitem__, (path, value)))
+        self.open_group.call(self._durable.counters.__setitem__, path, value)
         await self.settle()
 
 
 class MemoryLog(BaseLog):
     """One log in memory; entries are bytes objects shared between the live and the durable part."""
 
-    store: MemoryStore
-
     def __init__(self, store: MemoryStore, name: str, durable: _DurableLog) -> None:
+        self.store = store
         super().__init__(store, name, durable.ledger_id, durable.epoch, durable.first_entry, durable.next_entry)
         self.durable = durable
         self._entries = dict(durable.entries)
@@ -312,9 +316,8 @@ class MemoryLog(BaseLog):
             raise DiskFull("the disk is full; new data is refused until there is room")
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self._entries[entry] = entry_bytes
-        group = self.change(self.durable.append, entry, [entry_bytes])
-        group.bytes += len(entry_bytes)
-        self.store.pressure.enter(len(entry_bytes))
+        self.change(self.durable.append, entry, [entry_bytes])
+        self.store.count(len(entry_bytes))
         return (self.ledger_id, entry)
 
     async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
@@ -392,11 +395,10 @@ class MemoryLog(BaseLog):
         """Bytes appended and not confirmed."""
         return sum(len(self._entries[entry]) for entry in range(self.confirmed_entry + 1, self.next_entry))
 
-    def change(self, function: Callable[..., Any], *arguments: object) -> CommitGroup:
+    def change(self, function: Callable[..., Any], *arguments: object) -> None:
         """Call `function` with the durable part once the open group is confirmed."""
-        group = self.join()
-        self.store.open_group.calls.append((function, arguments))
-        return group
+        self.join()
+        self.store.open_group.call(function, *arguments)
 
 
 class MemorySnapshot(SnapshotParts):

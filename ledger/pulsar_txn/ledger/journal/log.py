@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.groups import CommitGroup
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts
 from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
 from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, stored_snapshot
 from pulsar_txn.ledger.limits import check_name
@@ -41,9 +42,8 @@ def _joined(data: Buffer | Sequence[Buffer]) -> tuple[bytes, list[memoryview] | 
 class JournalLog(BaseLog):
     """The exclusive handle of one log."""
 
-    store: JournalStore
-
     def __init__(self, store: JournalStore, state: LogState) -> None:
+        self.store = store
         super().__init__(store, state.name, state.ledger_id, state.epoch, state.first_entry, state.next_entry)
         self.state = state
         self.tail: dict[int, bytes] = {}
@@ -221,9 +221,7 @@ class JournalLog(BaseLog):
         """Wait for the last group of the store."""
         group = self.store.writer.last_group()
         if group is not None:
-            waiter = new_waiter()
-            group.waiters.append(waiter)
-            await waiter
+            await group.waiter()
 
     def readable_bytes(self) -> int:
         """Bytes of confirmed entries; where a part of a segment is trimmed, what the average entry there says."""

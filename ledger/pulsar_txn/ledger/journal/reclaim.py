@@ -188,7 +188,6 @@ class Reclaimer:
         return end > log.first_entry and log.index.holds(first, old)
 
     async def _durable(self, group: JournalGroup) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        group.waiters.append(waiter)
+        waiter = group.waiter()
         self._writer.wake()
         await waiter

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, new_waiter
+from pulsar_txn.ledger.confirming import fail
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import Files, RealFiles, Syncer
 from pulsar_txn.ledger.journal.folder import Finding, first_fatal
@@ -221,9 +222,8 @@ class JournalStore:
             await self.reclaimer.close()
             try:
                 await self.durable()
-                waiter = new_waiter()
                 self.segment_files.on_empty = lambda detail: self._fail(f"no room to close it cleanly: {detail}")
-                self.writer.open_group.waiters.append(waiter)
+                waiter = self.writer.open_group.waiter()
                 self.writer.close_cleanly()
                 await waiter
             except LedgerError as error:
@@ -240,8 +240,7 @@ class JournalStore:
         self._check()
         group = self.writer.last_group()
         if group is not None:
-            waiter = new_waiter()
-            group.waiters.append(waiter)
+            waiter = group.waiter()
             self.writer.wake()
             await waiter
 
@@ -262,7 +261,7 @@ class JournalStore:
             self._check()
             group = self.writer.open_group
         if size:
-            group.bytes += size
+            group.grew(size)
             self.pressure.enter(size)
         return group
 
@@ -274,7 +273,7 @@ class JournalStore:
     def count(self, size: int) -> None:
         """Of what joined the open group, `size` bytes are no entries; a group that is large by now is closed."""
         group = self.writer.open_group
-        group.bytes += size
+        group.grew(size)
         self.pressure.enter(size)
         if group.bytes >= self.group_bytes:
             self.writer.seal()
@@ -368,8 +367,7 @@ class JournalStore:
         self._check()
         group = self.writer.last_group()
         assert group is not None  # noqa: S101 - sealed just before
-        waiter = new_waiter()
-        group.waiters.append(waiter)
+        waiter = group.waiter()
         self.segment_files.on_empty = lambda detail: self._fail(f"cannot make a segment: {detail}")
         self.segment_files.start(self._require_syncer(), wanted)
         self.writer.wake()
@@ -451,7 +449,7 @@ class JournalStore:
         logs = list(self._logs.values())
         self._logs.clear()
         for log in logs:
-            log.closed = error
+            log.end(error)
         groups = self.writer.stop()
         asyncio.get_running_loop().call_soon(_tell_failed, error, groups, logs)
 
@@ -491,6 +489,6 @@ class JournalStore:
 
 def _tell_failed(error: LedgerError, groups: list[JournalGroup], logs: list[JournalLog]) -> None:
     for group in groups:
-        group.fail(error)
+        fail(group, error)
     for log in logs:
         log.tell_failed(error)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pulsar_txn.ledger.handles import CommitGroup
+from pulsar_txn.ledger.confirming import confirm
+from pulsar_txn.ledger.groups import CommitGroup
 from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints
 from pulsar_txn.ledger.journal.files import SYNC, Files, Syncer, describe
 from pulsar_txn.ledger.journal.frame import (
@@ -390,7 +391,7 @@ class JournalWriter:
             self.on_checkpoint(planned.completes)
         if group is not None:
             self.on_confirmed(group, planned.segment, planned.offset + HEADER.size)
-            group.confirm()
+            confirm(group)
             for call in group.confirmed:
                 call()
         # Not at once: what the confirmation sets free now should be in the next group.

@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, CommitGroup, SnapshotParts, new_waiter
+from pulsar_txn.ledger.confirming import confirm, fail
+from pulsar_txn.ledger.groups import CommitGroup
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, SnapshotParts
 from pulsar_txn.ledger.limits import Pressure, Tally
 from pulsar_txn.ledger.protocols import (
     Buffer,
@@ -70,7 +72,7 @@ class _Sent(NamedTuple):
 
 
 class FrameQueue:
-    """Implements `ledger.handles.GroupHost` for one log.
+    """Implements `ledger.groups.Groups` for one log.
 
     `send` takes an encoded frame. `confirmed_at` is the time at which the newest confirmed frame was sent, `sent_at` that of
     the last one sent.
@@ -138,7 +140,7 @@ class FrameQueue:
 
     def count(self, size: int) -> None:
         """So many bytes joined the open group."""
-        self.open_group.bytes += size
+        self.open_group.grew(size)
         self._pressure.enter(size)
 
     def wake(self) -> None:
@@ -182,7 +184,7 @@ class FrameQueue:
         while self._in_flight and self._in_flight[0].frame.sequence <= sequence:
             sent = self._in_flight.popleft()
             self.confirmed_at = sent.at
-            sent.group.confirm()
+            confirm(sent.group)
             self._pressure.leave(sent.group.bytes)
         if not self._ended:
             self._pump()
@@ -196,7 +198,7 @@ class FrameQueue:
         self._ready.clear()
         self.open_group = FrameGroup()
         for group in groups:
-            group.fail(error)
+            fail(group, error)
             self._pressure.leave(group.bytes)
 
 
@@ -207,10 +209,8 @@ class TopicLog(BaseLog):
     alone is not enough: stock brokers that let two producers in at the same moment may keep both, each with an epoch of its
     own. But a receipt that names the message after the last known one says the same as reading it, without the wait.
 
-    `store` is the queue of its frames. `on_closed` is called once when the handle is closed, or has failed.
+    `queue` has its frames. `on_closed` is called once when the handle is closed, or has failed.
     """
-
-    store: FrameQueue
 
     def __init__(
         self,
@@ -221,8 +221,8 @@ class TopicLog(BaseLog):
         on_closed: Callable[[Log], None],
     ) -> None:
         fold, writer, claimed_at = claimed.fold, claimed.writer, claimed.at
-        queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, claimed_at)
-        super().__init__(queue, fold.name, fold.ledger_id, writer.epoch, fold.first_entry, fold.next_entry or 0)
+        self.queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, claimed_at)
+        super().__init__(self.queue, fold.name, fold.ledger_id, writer.epoch, fold.first_entry, fold.next_entry or 0)
         self.finished_snapshot = 0 if fold.snapshot is None else fold.snapshot.number
         self.max_entry_bytes = writer.max_message_size - HEADER_BYTES - RECORD_BYTES - _SEND_OVERHEAD_BYTES
         self._snapshots = fold.snapshot_number
@@ -252,16 +252,16 @@ class TopicLog(BaseLog):
         False after a lease without a confirmed frame, and while it is not attached to the broker: an answer that follows from
         memory has to wait for a frame then (`refresh`).
         """
-        is_in_time = self._runtime.monotonic() < self.store.confirmed_at + self._lease_seconds
+        is_in_time = self._runtime.monotonic() < self.queue.confirmed_at + self._lease_seconds
         return is_in_time and self._writer.is_attached and self.closed is None
 
     def refresh(self) -> Position:
         """Take a position for nothing: once it is confirmed, this instance led until then. Raises LeaseLost, LogClosed."""
         self.check_open()
-        self.store.make_room(0)
+        self.queue.make_room(0)
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self.join()
-        self.store.add(Record(Kind.NOTHING, entry, b""), is_new=True)
+        self.queue.add(Record(Kind.NOTHING, entry, b""), is_new=True)
         return (self.ledger_id, entry)
 
     def _failed(self, error: LedgerError) -> None:
@@ -274,11 +274,11 @@ class TopicLog(BaseLog):
     def _heartbeat(self) -> None:
         pause = self._lease_seconds / _HEARTBEATS_PER_LEASE
         self._timer = self._runtime.call_later(pause, self._heartbeat)
-        if self.store.unanswered_seconds() > _UNANSWERED_SECONDS:
+        if self.queue.unanswered_seconds() > _UNANSWERED_SECONDS:
             self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s {self._writer.refusal}")
-        elif self.store.newest is None:
+        elif self.queue.newest is None:
             self._rewrite()
-            if self._runtime.monotonic() >= self.store.sent_at + pause / 2:
+            if self._runtime.monotonic() >= self.queue.sent_at + pause / 2:
                 self.join()
 
     # ---- entries
@@ -288,10 +288,10 @@ class TopicLog(BaseLog):
         self.check_open()
         entry_bytes = b"".join(data) if isinstance(data, list | tuple) else bytes(data)  # type: ignore[arg-type] # a Buffer
         self._check_size(len(entry_bytes), "an entry")
-        self.store.make_room(len(entry_bytes))
+        self.queue.make_room(len(entry_bytes))
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self.join()
-        self.store.add(Record(Kind.ENTRY, 0, entry_bytes), is_new=True)
+        self.queue.add(Record(Kind.ENTRY, 0, entry_bytes), is_new=True)
         return (self.ledger_id, entry)
 
     def _check_size(self, size: int, what: str) -> None:
@@ -335,16 +335,16 @@ class TopicLog(BaseLog):
     def add_part(self, number: int, part: bytes) -> None:
         """A part of the snapshot `number`."""
         self._check_size(len(part), "a part of a snapshot")
-        self.store.make_room(len(part))
+        self.queue.make_room(len(part))
         self.join()
-        self.store.add(Record(Kind.PART, number, part))
+        self.queue.add(Record(Kind.PART, number, part))
 
     def end_snapshot(self, number: int, covers: int, parts: int) -> None:
         """The snapshot `number` is complete."""
-        self.store.make_room(0)
+        self.queue.make_room(0)
         self.join()
         self.finished_snapshot = number
-        self.store.add(end_of_snapshot(number, covers, parts))
+        self.queue.add(end_of_snapshot(number, covers, parts))
 
     def forget_snapshot(self, number: int) -> None:
         """The snapshot `number` is given up."""
@@ -369,11 +369,9 @@ class TopicLog(BaseLog):
 
     async def wait_durable(self) -> None:
         """Wait for the newest group."""
-        group = self.store.newest
+        group = self.queue.newest
         if group is not None:
-            waiter = new_waiter()
-            group.waiters.append(waiter)
-            await waiter
+            await group.waiter()
             self.check_open()
 
     def readable_bytes(self) -> int:
@@ -382,7 +380,7 @@ class TopicLog(BaseLog):
 
     def bytes_in_flight(self) -> int:
         """Bytes of this log appended and not confirmed."""
-        return self.store.bytes_in_flight
+        return self.queue.bytes_in_flight
 
     async def close(self) -> None:
         """Let everything become durable, then give the lease to whoever waits. Idempotent.
@@ -405,7 +403,7 @@ class TopicLog(BaseLog):
 
     def _end(self, error: LedgerError) -> None:
         self._timer.cancel()
-        self.store.end(error)
+        self.queue.end(error)
         if self._trimming is not None:
             self._trimming.cancel()
         self._on_closed(self)
@@ -422,7 +420,7 @@ class TopicLog(BaseLog):
 
         A frame that is not the oldest one has counted already: its first copy was read, and this receipt is of the second.
         """
-        tail, fold, oldest = self._tail, self._fold, self.store.oldest
+        tail, fold, oldest = self._tail, self._fold, self.queue.oldest
         ledger_id, entry_id = tail.last
         if where == (ledger_id, entry_id + 1) and oldest is not None and number == oldest.sequence:
             tail.last = where
@@ -441,9 +439,9 @@ class TopicLog(BaseLog):
         return True
 
     def _confirm(self, sequence: int) -> None:
-        self.store.confirm(sequence)
+        self.queue.confirm(sequence)
         fold = self._fold
-        is_time = self.closed is None and self._trimming is None and self.store.sent_at >= self._trimmed_at + _TRIM_SECONDS
+        is_time = self.closed is None and self._trimming is None and self.queue.sent_at >= self._trimmed_at + _TRIM_SECONDS
         if is_time and fold.droppable() >= _TRIM_FRAMES:
             self._trimming = asyncio.get_running_loop().create_task(self._give_back())
 
@@ -473,9 +471,9 @@ class TopicLog(BaseLog):
             self.end_snapshot(self._snapshots, stored.covers, len(stored.parts))
         for entry in range(self.first_entry, self.next_entry):
             data = fold.entries[entry]
-            self.store.make_room(len(data or b""))
+            self.queue.make_room(len(data or b""))
             self.join()
-            self.store.add(Record(Kind.NOTHING, entry, b"") if data is None else Record(Kind.KEPT, entry, data))
+            self.queue.add(Record(Kind.NOTHING, entry, b"") if data is None else Record(Kind.KEPT, entry, data))
 
 
 class TopicSnapshot(SnapshotParts):
