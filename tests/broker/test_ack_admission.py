@@ -226,7 +226,7 @@ async def test_when_the_store_keeps_all_the_state_it_may_only_acknowledgements_t
     await client.subscribe("a", kind=SHARED)
     batches = [await client.sent([b"0", b"1"]) for _ in range(4)]
     await ack(client, batches[2], 0b01, 2)
-    subscription(bench).cursor.log.store.tally.max_bytes = 0
+    subscription(bench).cursor.log.groups.tally.max_bytes = 0
     with pytest.raises(Refused, match="raise maxStoreStateBytes") as refused:
         await ack(client, batches[3], 0b01, 2)
     assert refused.value.code == ServerError.TooManyRequests

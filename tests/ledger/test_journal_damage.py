@@ -226,6 +226,7 @@ async def test_copies_of_damaged_entries_stay_damaged():
     store = simulated_store(files)
     await store.start()
     logs = [await store.open(name) for name in NAMES]
+    await settled(store)  # what is being copied was read already
     segments_now = store.segment_files.opened.segments
     first = segments_now[min(segments_now)]
     content = files.files[first.path].content

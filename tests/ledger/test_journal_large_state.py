@@ -93,9 +93,8 @@ async def test_a_checkpoint_ends_while_every_frame_is_full_of_other_things_and_o
         log = await store.open("a")
         for number in range(40):
             await store.metadata.put(f"/{number}", bytes(2_000))
-        store.writer.on_checkpoint = (lambda before: lambda number: ended.append(number) or before(number))(
-            store.writer.on_checkpoint
-        )
+        usage = store.state.usage
+        usage.replay_begins = (lambda before: lambda number: ended.append(number) or before(number))(usage.replay_begins)
         plan = store.writer._plan
 
         def planned(flags, *arguments):
@@ -122,7 +121,7 @@ async def test_each_kind_of_state_is_counted_refused_at_the_limit_and_given_back
     async with simulated_store(files, max_state_bytes=60_000) as store:
         log = await store.open("a")
         cursor = await log.open_cursor("sub")
-        before, made = store.tally.bytes, 0
+        before, made = store.state.tally.bytes, 0
 
         async def make(number):
             if what == "logs":
@@ -142,11 +141,11 @@ async def test_each_kind_of_state_is_counted_refused_at_the_limit_and_given_back
                 await make(made)
                 made += 1
         assert made > 10
-        held = store.tally.bytes
+        held = store.state.tally.bytes
         assert held <= 60_000
         await log.flush()
     async with simulated_store(files, max_state_bytes=60_000) as store:
-        assert store.tally.bytes == held, "the same after a restart"
+        assert store.state.tally.bytes == held, "the same after a restart"
         log = await store.open("a")
         cursor = await log.open_cursor("sub")
         assert not cursor.state_full()
@@ -156,7 +155,7 @@ async def test_each_kind_of_state_is_counted_refused_at_the_limit_and_given_back
             await log.delete_cursor(f"cursor {number}")
             await store.metadata.delete(f"/{number}")
         if what != "counters":  # counters are never deleted
-            assert store.tally.bytes == before
+            assert store.state.tally.bytes == before
 
 
 async def test_what_is_one_record_is_bounded_by_the_segment():
@@ -220,8 +219,8 @@ async def test_space_on_disk_is_twice_what_is_needed_and_copying_writes_less_tha
         assert len(full) * SEGMENT_BYTES <= 2 * needed + 2 * SEGMENT_BYTES
         written = store.writer.planned_segment * SEGMENT_BYTES
         assert written < 4 * appended, "frames of 4 KiB around entries of 2,000 bytes, and as much again for copies"
-        before = store.writer.sync_count
+        before = store.sync_count
         await settled(store, 2_000)
-        assert store.writer.sync_count == before, "it comes to rest"
+        assert store.sync_count == before, "it comes to rest"
         for log in logs:
             assert len(await all_entries(log)) == log.next_entry - log.first_entry

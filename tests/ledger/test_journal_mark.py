@@ -110,8 +110,8 @@ async def test_nothing_of_a_segment_is_confirmed_before_the_mark_names_it():
         return marked_segment(name.removeprefix("/data/") for name in files.durable_names)
 
     def watch(position):
-        confirmed_in.add(store.writer._segment.number)
-        assert store.writer._segment.number == durable_mark()
+        confirmed_in.add(store._segment.number)
+        assert store._segment.number == durable_mark()
         heard.confirmed.append(position)
 
     heard.log_confirmed = watch

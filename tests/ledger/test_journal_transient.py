@@ -177,15 +177,17 @@ async def test_a_segment_that_cannot_be_recycled_is_left_and_everything_else_goe
 
     store.segment_files._recycle = watched
     files.on_operation = fail
-    called = []
+    called, trims = [], 0
+    confirmed = store.reclaimer.confirmed
+    store.reclaimer.confirmed = lambda change: called.append(change) or confirmed(change)
     for number in range(120):
         position = log.append(bytes([number]) * 3000)
-        store.writer.open_group.confirmed.append(lambda: called.append(1))
+        trims += log.first_entry < position[1]
         log.trim(position)
         await store.durable()
         await settled(store, 5)
     assert recycled
-    assert len(called) == 120
+    assert len(called) == trims >= 119
     await store.close()
     again = simulated_store(files)
     await again.start()

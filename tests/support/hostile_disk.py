@@ -18,6 +18,7 @@ import os
 import random
 import sys
 
+from insides import logs_of
 from journal_world import Model, Workload, seen, settled, simulated_store
 from simulated_files import LOSSES, SECTOR_BYTES, SimulatedFiles
 
@@ -204,7 +205,7 @@ async def run(seed: int) -> list[str]:
 
 
 async def closed(workload: Workload) -> Model:
-    for log in list(workload.store._logs.values()):
+    for log in list(logs_of(workload.store).values()):
         await log.close()
     truth = await seen(workload.store)
     await workload.store.close()

@@ -42,7 +42,7 @@ def move_lane(coordinator: Any, lane: int, event: Any) -> None:
 
 def logs_of(store: Any) -> Any:
     """The logs of a journal by their names."""
-    return store._logs
+    return store._open_logs.by_name
 
 
 def syncer_of(store: Any) -> Any:

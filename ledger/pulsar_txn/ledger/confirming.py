@@ -29,7 +29,7 @@ def confirm(group: CommitGroup) -> None:
 
 
 def fail(group: CommitGroup, error: LedgerError) -> None:
-    """It will never be durable. Logs are told by their store, which closes all of them."""
+    """Fail those who wait: it will never be durable. Logs are told by their store, which closes all of them."""
     for waiter in group.waiters:
         if not waiter.done():
             waiter.set_exception(error)

@@ -178,7 +178,7 @@ class CursorState:
         """Replace the properties."""
         self.properties = dict(properties)
         size = sum(_PAIR_COST + len(key) + len(text) for key, text in properties.items())
-        self.tally.bytes += size - self.properties_bytes
+        self.tally.grew(size - self.properties_bytes)
         self.properties_bytes = size
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
@@ -394,7 +394,7 @@ class CursorState:
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        self.tally.bytes += size
+        self.tally.grew(size)
 
     def _key(self) -> tuple[int, list[tuple[int, int]], dict[int, int], dict[str, str]]:
         return self.mark, self.ranges(), self.ack_sets(), self.properties

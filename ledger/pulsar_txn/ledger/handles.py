@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 _BEHIND_ALL = 2**63 - 1
 
-MAX_VALUE_BYTES: Final = 1 << 20
-"""Largest size of one value: a cursor's properties, a value of the metadata store."""
-
 MAX_BATCH_INDEXES: Final = 1 << 24
 _DELETES_AT_ONCE: Final = 1 << 16
 _CHANGE_BYTES: Final = 32

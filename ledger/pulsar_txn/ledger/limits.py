@@ -20,6 +20,9 @@ from pulsar_txn.ledger.protocols import NameRefused, StateTooLarge
 MAX_NAME_BYTES: Final = 0xFFFF
 """In UTF-8; the journal writes the length of a name in two bytes."""
 
+MAX_VALUE_BYTES: Final = 1 << 20
+"""Largest size of one value: a cursor's properties, a value of the metadata store."""
+
 _SHOWN: Final = 60
 
 
@@ -51,6 +54,14 @@ class Tally:
 
     def __init__(self, max_bytes: int = 1 << 62) -> None:
         self.bytes = 0
+        self.max_bytes = max_bytes
+
+    def grew(self, size: int) -> None:
+        """So many bytes came; fewer than none: they went."""
+        self.bytes += size
+
+    def limit(self, max_bytes: int) -> None:
+        """Set the limit."""
         self.max_bytes = max_bytes
 
     @property

@@ -14,9 +14,9 @@ from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, SnapshotParts
-from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, Pressure, Tally, check_name
-from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, MAX_VALUE_BYTES, Pressure, Tally, check_name
+from pulsar_txn.ledger.metadata import MetadataTree, TreeStore
 from pulsar_txn.ledger.protocols import (
     Buffer,
     DiskFull,
@@ -125,7 +125,7 @@ class MemoryStore:
         self.pressure = Pressure(high_water_bytes)
         self.tally = Tally()
         self.open_group: _MemoryGroup = _MemoryGroup()
-        self.metadata: MetadataStore = MetadataTree(self._write, self._write_counter)
+        self.metadata: MetadataStore = _MemoryMetadata(self, MetadataTree())
         self._durable = _Durable()
         self._logs: dict[str, MemoryLog] = {}
         self._failure: LedgerError | None = None
@@ -227,7 +227,7 @@ class MemoryStore:
             auto_confirm=self.auto_confirm, max_entry_bytes=self.max_entry_bytes, high_water_bytes=self.pressure.high_bytes
         )
         durable = successor._durable = self._durable
-        successor.metadata = MetadataTree(successor._write, successor._write_counter, durable.values, durable.counters)
+        successor.metadata = _MemoryMetadata(successor, MetadataTree(durable.values, durable.counters))
         self._durable = _Durable()
         self._stop(LogClosed("the store crashed"), tell=False)
         return successor
@@ -284,15 +284,31 @@ class MemoryStore:
         if self._failure is not None:
             raise self._failure
 
-    async def _write(self, path: str, value: Versioned | None) -> None:
+    async def write_value(self, path: str, value: Versioned | None) -> None:
+        """Write a value, or that it is gone."""
         self._check()
         self.open_group.call(self._durable.write, path, value)
         await self.settle()
 
-    async def _write_counter(self, path: str, value: int) -> None:
+    async def write_counter(self, path: str, value: int) -> None:
+        """Write the next number of a counter."""
         self._check()
         self.open_group.call(self._durable.counters.__setitem__, path, value)
         await self.settle()
+
+
+class _MemoryMetadata(TreeStore):
+    """Metadata that a crash leaves as far as it was confirmed."""
+
+    def __init__(self, store: MemoryStore, tree: MetadataTree) -> None:
+        super().__init__(tree)
+        self._store = store
+
+    async def write(self, path: str, value: Versioned | None) -> None:
+        await self._store.write_value(path, value)
+
+    async def write_counter(self, path: str, value: int) -> None:
+        await self._store.write_counter(path, value)
 
 
 class MemoryLog(BaseLog):

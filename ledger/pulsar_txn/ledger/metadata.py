@@ -1,4 +1,4 @@
-"""The metadata store of embedded providers: a tree in memory, which the provider writes later.
+"""The metadata store of embedded providers: a tree in memory, whose changes the provider writes.
 
 State changes at once, so that two compare-and-sets of one loop turn see each other; calls return, and watchers hear
 of a change, once it is durable.
@@ -6,29 +6,20 @@ of a change, once it is durable.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import AsyncIterator
 
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
-from pulsar_txn.ledger.limits import COUNTER_BYTES, VALUE_BYTES, Tally, check_name
+from pulsar_txn.ledger.limits import COUNTER_BYTES, MAX_VALUE_BYTES, VALUE_BYTES, Tally, check_name
 from pulsar_txn.ledger.protocols import EntryTooLarge, VersionConflict, Versioned
-
-ChangeWriter: TypeAlias = Callable[[str, Versioned | None], Awaitable[None]]
-"""Writes one changed key (None: deleted) and returns an awaitable of its durability; raises when the store cannot."""
-
-CounterWriter: TypeAlias = Callable[[str, int], Awaitable[None]]
-"""Writes the next value of a counter, in the same way."""
 
 
 class MetadataTree:
-    """Versioned keys with compare-and-set, children, counters and watch (protocol `MetadataStore`)."""
+    """Versioned keys with their children, and counters; checks before anything has moved. Pure."""
 
     def __init__(
         self,
-        write: ChangeWriter,
-        write_counter: CounterWriter,
         values: dict[str, Versioned] | None = None,
         counters: dict[str, int] | None = None,
         *,
@@ -37,22 +28,19 @@ class MetadataTree:
     ) -> None:
         self.values: dict[str, Versioned] = {}
         self.counters = dict(counters or {})
-        self._write = write
-        self._write_counter = write_counter
         self._children: dict[str, dict[str, int]] = {}
-        self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
         self._tally = tally or Tally()
         self._max_value_bytes = max_value_bytes
         for path, value in (values or {}).items():
             self._set(path, value)
-        self._tally.bytes += sum(COUNTER_BYTES + len(path) for path in self.counters)
+        self._tally.grew(sum(COUNTER_BYTES + len(path) for path in self.counters))
 
-    async def get(self, path: str) -> Versioned | None:
+    def get(self, path: str) -> Versioned | None:
         """The value, or None."""
         return self.values.get(_checked(path))
 
-    async def put(self, path: str, data: bytes, *, expected_version: int | None = None) -> int:
-        """Write; returns the new version once durable. If cancelled: it may be written all the same."""
+    def put(self, path: str, data: bytes, expected_version: int | None) -> Versioned:
+        """The new value, which is to be written."""
         old = self.values.get(_checked(path))
         version = -1 if old is None else old.version
         _expect(path, version, expected_version)
@@ -64,52 +52,38 @@ class MetadataTree:
             self._tally.check(f"the value of {path[:60]!r}", more)
         value = Versioned(bytes(data), version + 1)
         self._set(path, value)
-        await self._write(path, value)
-        self._tell(path)
-        return value.version
+        return value
 
-    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
-        """Delete, once durable. If cancelled: it may be deleted all the same."""
+    def delete(self, path: str, expected_version: int | None) -> bool:
+        """True if there was a value: that it is gone is to be written."""
         old = self.values.get(_checked(path))
         _expect(path, -1 if old is None else old.version, expected_version)
-        if old is None:
-            return
-        self._unset(path)
-        await self._write(path, None)
-        self._tell(path)
+        if old is not None:
+            self._tally.grew(-(VALUE_BYTES + len(path) + len(self.values.pop(path).data)))
+            self._count(path, -1)
+        return old is not None
 
-    async def children(self, path: str) -> list[str]:
-        """Names of the direct children, sorted; a path that only leads to keys counts as a child as well."""
+    def children(self, path: str) -> list[str]:
+        """Names of the direct children, sorted."""
         return sorted(self._children.get("" if path == "/" else _checked(path), ()))
 
-    async def increment(self, path: str) -> int:
-        """A durable counter: 0, 1, 2, …. If cancelled: the number is spent."""
+    def increment(self, path: str) -> int:
+        """The counter's number; the next one is to be written."""
         number = self.counters.get(_checked(path), 0)
         if not number:
             check_name("metadata path", path)
             self._tally.check(f"the counter {path[:60]!r}", COUNTER_BYTES + len(path))
-            self._tally.bytes += COUNTER_BYTES + len(path)
+            self._tally.grew(COUNTER_BYTES + len(path))
         self.counters[path] = number + 1
-        await self._write_counter(path, number + 1)
         return number
-
-    def watch(self, prefix: str) -> Watcher:
-        """Paths that start with `prefix` and change from now on; several changes nobody asked for meanwhile are one."""
-        watcher = Watcher(prefix)
-        self._watchers.add(watcher)
-        return watcher
 
     def _set(self, path: str, value: Versioned) -> None:
         old = self.values.get(path)
         if old is None:
             self._count(path, 1)
-            self._tally.bytes += VALUE_BYTES + len(path)
-        self._tally.bytes += len(value.data) - (0 if old is None else len(old.data))
+            self._tally.grew(VALUE_BYTES + len(path))
+        self._tally.grew(len(value.data) - (0 if old is None else len(old.data)))
         self.values[path] = value
-
-    def _unset(self, path: str) -> None:
-        self._tally.bytes -= VALUE_BYTES + len(path) + len(self.values.pop(path).data)
-        self._count(path, -1)
 
     def _count(self, path: str, change: int) -> None:
         """Every key counts once at each of its ancestors, so that parents need no keys of their own."""
@@ -122,6 +96,65 @@ class MetadataTree:
                 if not names:
                     del self._children[parent]
             path = parent
+
+
+class TreeStore(abc.ABC):
+    """Metadata in a tree (protocol `MetadataStore`); how changes become durable is the provider's."""
+
+    def __init__(self, tree: MetadataTree) -> None:
+        self._tree = tree
+        self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+
+    @property
+    def values(self) -> dict[str, Versioned]:
+        """All values by path."""
+        return self._tree.values
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The next number of each counter by path."""
+        return self._tree.counters
+
+    @abc.abstractmethod
+    async def write(self, path: str, value: Versioned | None) -> None:
+        """Write one changed key (None: deleted); returns when that is durable. Raises when the provider cannot."""
+
+    @abc.abstractmethod
+    async def write_counter(self, path: str, value: int) -> None:
+        """Write the next number of a counter, in the same way."""
+
+    async def get(self, path: str) -> Versioned | None:
+        """The value, or None."""
+        return self._tree.get(path)
+
+    async def put(self, path: str, data: bytes, *, expected_version: int | None = None) -> int:
+        """Write; returns the new version once durable. If cancelled: it may be written all the same."""
+        value = self._tree.put(path, data, expected_version)
+        await self.write(path, value)
+        self._tell(path)
+        return value.version
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        """Delete, once durable. If cancelled: it may be deleted all the same."""
+        if self._tree.delete(path, expected_version):
+            await self.write(path, None)
+            self._tell(path)
+
+    async def children(self, path: str) -> list[str]:
+        """Names of the direct children, sorted; a path that only leads to keys counts as a child as well."""
+        return self._tree.children(path)
+
+    async def increment(self, path: str) -> int:
+        """A durable counter: 0, 1, 2, …. If cancelled: the number is spent."""
+        number = self._tree.increment(path)
+        await self.write_counter(path, number + 1)
+        return number
+
+    def watch(self, prefix: str) -> Watcher:
+        """Paths that start with `prefix` and change from now on; several changes nobody asked for meanwhile are one."""
+        watcher = Watcher(prefix)
+        self._watchers.add(watcher)
+        return watcher
 
     def _tell(self, path: str) -> None:
         for watcher in list(self._watchers):

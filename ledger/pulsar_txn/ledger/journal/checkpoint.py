@@ -172,6 +172,10 @@ class Checkpoints:
         self._written_at_slice = 0
         self._due = 0.0
 
+    def go_on(self, replay_from: int) -> None:
+        """Recovery began with the checkpoint that begins with this segment."""
+        self.replay_from = replay_from
+
     @property
     def open(self) -> bool:
         """Slices are to come."""

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -77,21 +77,30 @@ def entry_crc(seed: int, entry: int, data: Buffer) -> int:
 
 
 class Run:
-    """Entries of one log in a row, on their way into a frame."""
+    """Entries of one log in a row, on their way into a frame. `JournalLog.append` adds to it."""
 
     __slots__ = ("bytes", "count", "crcs", "data", "first", "kind", "ledger_id", "lengths", "old_location", "owner")
 
-    def __init__(self, owner: object, ledger_id: int, first: int, kind: int = DATA) -> None:
+    def __init__(self, owner: object, ledger_id: int, first: int, kind: int = DATA, old_location: int = -1) -> None:
         self.owner = owner
         self.ledger_id = ledger_id
         self.first = first
         self.kind = kind
-        self.lengths: list[int] = []
         self.crcs: list[int] = []
         self.data: list[Buffer] = []
+        self.lengths: list[int] = []
         self.bytes = 0
         self.count = 0
-        self.old_location = -1
+        self.old_location = old_location
+
+    def add_all(self, data: Iterable[Buffer], lengths: Iterable[int], crcs: Iterable[int]) -> None:
+        """Entries that came together."""
+        more = list(lengths)
+        self.data.extend(data)
+        self.lengths.extend(more)
+        self.crcs.extend(crcs)
+        self.count += len(more)
+        self.bytes += sum(more)
 
 
 class FrameHeader(NamedTuple):
@@ -127,7 +136,7 @@ def encode_frame(
     The headers of the runs follow the header of the frame, in the order of `runs`.
     """
     headers: list[bytes] = []
-    tables: list[bytes] = []
+    tables = array("I")
     data: list[Buffer] = []
     # Places in a run's header count from where that header is.
     table_at = RUN.size * len(runs)
@@ -137,11 +146,12 @@ def encode_frame(
     directory_length = data_at
     for run in runs:
         headers.append(RUN.pack(run.ledger_id, run.first, run.count, run.kind, table_at, data_at, run.bytes))
-        tables += (array("I", run.lengths).tobytes(), array("I", run.crcs).tobytes())
+        tables.extend(run.lengths)
+        tables.extend(run.crcs)
         data += run.data
         table_at += 8 * run.count - RUN.size
         data_at += run.bytes - RUN.size
-    directory = b"".join((*headers, *tables, records))
+    directory = b"".join((*headers, tables.tobytes(), records))
     size = HEADER.size + data_at + RUN.size * len(runs)
     header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, size, directory_length, len(runs), 0, 0)
     directory_crc = frame_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))

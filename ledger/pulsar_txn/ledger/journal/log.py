@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import attrs
 from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.groups import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts
 from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
-from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, stored_snapshot
+from pulsar_txn.ledger.journal.reclaim import Reclaimer
+from pulsar_txn.ledger.journal.segments import RunReader, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState, stored_snapshot
+from pulsar_txn.ledger.journal.writer import Finished, JournalGroup, JournalWriter, Trimmed
 from pulsar_txn.ledger.limits import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
 from pulsar_txn.wire.ids import Position
-
-if TYPE_CHECKING:
-    from pulsar_txn.ledger.journal.store import JournalStore
-    from pulsar_txn.ledger.journal.writer import JournalGroup
 
 CACHED_ENTRY_BYTES: Final = 64 << 10
 """Entries of several buffers are joined for the tail cache up to this size; larger ones are read back."""
@@ -39,12 +38,55 @@ def _joined(data: Buffer | Sequence[Buffer]) -> tuple[bytes, list[memoryview] | 
     return b"", [memoryview(piece).cast("B") for piece in data]
 
 
+class OpenLogs:
+    """The handles that are given out, by name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, JournalLog] = {}
+
+    def add(self, log: JournalLog) -> None:
+        """The log is open."""
+        self.by_name[log.name] = log
+
+    def forget(self, log: JournalLog) -> None:
+        """The handle was closed."""
+        if self.by_name.get(log.name) is log:
+            del self.by_name[log.name]
+
+    def take_all(self) -> list[JournalLog]:
+        """All of them; none is open afterwards."""
+        logs = list(self.by_name.values())
+        self.by_name.clear()
+        return logs
+
+
+@attrs.frozen
+class Parts:
+    """The parts of a journal, as far as its logs need them."""
+
+    state: JournalState
+    writer: JournalWriter
+    reader: RunReader
+    reclaimer: Reclaimer
+    segment_files: SegmentFiles
+    open_logs: OpenLogs
+    max_entry_bytes: int
+
+    def has_reserve(self, size: int) -> bool:
+        """True if a record that must go on may still use what is left of the reserve."""
+        files, writer = self.segment_files, self.writer
+        room = writer.room + files.ready_count * files.segment_bytes
+        return room - 2 * (writer.pressure.bytes + size) > files.segment_bytes // 4
+
+
 class JournalLog(BaseLog):
     """The exclusive handle of one log."""
 
-    def __init__(self, store: JournalStore, state: LogState) -> None:
-        self.store = store
-        super().__init__(store, state.name, state.ledger_id, state.epoch, state.first_entry, state.next_entry)
+    def __init__(self, parts: Parts, state: LogState) -> None:
+        self._parts = parts
+        self._writer = parts.writer
+        self._segment_files = parts.segment_files
+        super().__init__(parts.writer, state.name, state.ledger_id, state.epoch, state.first_entry, state.next_entry)
         self.state = state
         self.tail: dict[int, bytes] = {}
         self._seed = crc_seed(state.ledger_id, DATA)
@@ -63,9 +105,9 @@ class JournalLog(BaseLog):
             size = sum(map(len, pieces)) if pieces else len(data)
         if self.closed is not None:
             raise self.closed
-        store = self.store
-        group = store.writer.open_group
-        if size + group.bytes > store.group_bytes or store.segment_files.scarce:
+        writer = self._writer
+        group = writer.open_group
+        if size + group.bytes > writer.group_bytes or self._segment_files.scarce:
             group = self._make_room(size, reserve=reserve)
         entry = self.next_entry
         start = (self._seed ^ entry ^ (entry >> 32)) & 0xFFFFFFFF
@@ -75,12 +117,10 @@ class JournalLog(BaseLog):
         self.next_entry = entry + 1
         run = self._run
         if run is None or self._run_group is not group:
-            self._run = run = Run(self, self.ledger_id, entry)
+            self._run = run = group.begin_run(self, self.ledger_id, entry)
             self._run_group = group
-            group.runs.append(run)
-            group.logs[self] = None
-            if not store.writer.awake:
-                store.writer.wake()
+            if not writer.turn.asked:
+                writer.turn.ask()
         if pieces is None:
             run.data.append(data)
             run.crcs.append(crc32c(data, start))
@@ -88,11 +128,11 @@ class JournalLog(BaseLog):
         else:
             run.data.extend(pieces)
             run.crcs.append(start)
-        run.lengths.append(size)
+        run.lengths.append(size)  # here, as a call for each entry costs more than the rest
         run.bytes += size
         run.count += 1
         group.bytes += size
-        pressure = store.pressure
+        pressure = writer.pressure
         pressure.bytes += size
         if pressure.bytes > pressure.high_bytes and not pressure.high:
             pressure.enter(0)
@@ -135,7 +175,7 @@ class JournalLog(BaseLog):
 
         What is not in memory is fetched while the loop does other things. Where that takes long the loop waits after all.
         """
-        reader, state = self.store.reader, self.state
+        reader, state = self._parts.reader, self.state
         pieces = reader.cached_entries(state, entry, upto, max_entries, max_bytes)
         for _ in range(_FETCH_LOOKS):
             if pieces is not None:
@@ -161,12 +201,13 @@ class JournalLog(BaseLog):
         if entry <= self.first_entry:
             return
         group = self.change()
-        self.first_entry = self.state.first_entry = entry
-        group.confirmed.append(partial(self.store.reclaimer.trimmed, self.state, entry))
+        self.first_entry = entry
+        self.state.trim(entry)
+        group.change(Trimmed(self.state, entry))
 
     def begin_snapshot(self, covers: Position) -> JournalSnapshot:
         """Parts join the open groups as they come."""
-        return JournalSnapshot(self, covers)
+        return JournalSnapshot(self, self._parts, covers)
 
     async def latest_snapshot(self) -> Snapshot | None:
         """The newest durable snapshot, read part by part. Raises LogDamaged, ReadFailed. If cancelled: nothing changed."""
@@ -174,7 +215,7 @@ class JournalLog(BaseLog):
         while (stored := self.state.durable_snapshot()) is not None:
             parts: list[bytes] = []
             for serial in range(stored.first, stored.first + stored.count):
-                parts.append(self.store.reader.part(self.state, stored, serial))
+                parts.append(self._parts.reader.part(self.state, stored, serial))
                 await asyncio.sleep(0)
                 self.check_open()
                 if self.state.durable_snapshot() is not stored:  # replaced meanwhile, and perhaps overwritten
@@ -188,12 +229,13 @@ class JournalLog(BaseLog):
         self.check_open()
         if name not in self.cursors:
             check_name("cursor", name)
-            self.store.state.check_cursor(name)
+            state = self._parts.state
+            state.check_cursor(name)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
-            stored = self.store.state.create_cursor(self.state, name, CursorState(entry, tally=self.store.state.tally))
+            stored = state.create_cursor(self.state, name, CursorState(entry, tally=state.tally))
             self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)
             record = stored.base(END)[0]
-            self.store.join(len(record)).records.append(record)
+            self._writer.join(len(record)).add_record(record)
             self.change()
         cursor = self.cursors[name]
         await self.wait_durable()
@@ -204,9 +246,9 @@ class JournalLog(BaseLog):
         self.check_open()
         cursor = self.cursors.pop(name, None)
         if cursor is not None:
-            self.store.state.remove_cursor(cursor.cursor_id)
+            self._parts.state.remove_cursor(cursor.cursor_id)
             record = encode_record(CURSOR_GONE, cursor.cursor_id)
-            self.store.join(len(record)).records.append(record)
+            self._writer.join(len(record)).add_record(record)
             self.change()
         await self.wait_durable()
 
@@ -215,18 +257,17 @@ class JournalLog(BaseLog):
         if self.closed is None:
             await self.wait_durable()
             self.release()
-            self.store.forget(self)
+            self._parts.open_logs.forget(self)
 
     async def wait_durable(self) -> None:
         """Wait for the last group of the store."""
-        group = self.store.writer.last_group()
-        if group is not None:
-            await group.waiter()
+        if (durable := self._writer.durable()) is not None:
+            await durable
 
     def readable_bytes(self) -> int:
         """Bytes of confirmed entries; where a part of a segment is trimmed, what the average entry there says."""
         entries = self.confirmed_entry - self.first_entry + 1
-        return self.store.state.usage.log_bytes(self.ledger_id, entries) if entries > 0 else 0
+        return self._parts.state.usage.log_bytes(self.ledger_id, entries) if entries > 0 else 0
 
     def bytes_in_flight(self) -> int:
         """Bytes of the entries not confirmed yet, as far as they are in the tail."""
@@ -234,56 +275,55 @@ class JournalLog(BaseLog):
 
     def _make_room(self, size: int, *, reserve: bool) -> JournalGroup:
         """The slow path of `append`: limits, a full disk, a full group."""
-        store = self.store
-        if size > store.max_entry_bytes:
-            raise EntryTooLarge(f"entry of {size} bytes; the limit is {store.max_entry_bytes}")
-        if store.segment_files.scarce and not (reserve and store.has_reserve(size)):
-            raise DiskFull(f"no room for the journal in {store.folder}; new data is refused until there is")
-        return store.join(0, size)
+        parts, files = self._parts, self._segment_files
+        if size > parts.max_entry_bytes:
+            raise EntryTooLarge(f"entry of {size} bytes; the limit is {parts.max_entry_bytes}")
+        if files.scarce and not (reserve and parts.has_reserve(size)):
+            raise DiskFull(f"no room for the journal in {files.folder}; new data is refused until there is")
+        return self._writer.join(0, size)
+
+    def uncache(self, first: int, count: int) -> None:
+        """Entries leave the tail, and are read from the disk from now on."""
+        pop = self.tail.pop
+        for entry in range(first, first + count):
+            pop(entry, None)
 
     def change(self) -> JournalGroup:
         """This log's record, and what else the caller adds, go with the open group."""
-        self.store.touch(self.state)
+        self._writer.touch(self.state)
         self.join()
-        return self.store.writer.open_group
+        return self._writer.open_group
 
 
 class JournalSnapshot(SnapshotParts):
     """A snapshot that is being written into the journal."""
 
-    def __init__(self, log: JournalLog, covers: Position) -> None:
+    def __init__(self, log: JournalLog, parts: Parts, covers: Position) -> None:
         super().__init__(log, covers)
         self._log = log
-        self._stored = StoredSnapshot(log.state.next_serial, 0, max(-1, log.entry_of(covers)))
-        log.state.snapshots.append(self._stored)
+        self._parts = parts
+        self._stored = log.state.begin_snapshot(max(-1, log.entry_of(covers)))
 
     def keep(self, part: bytes) -> None:
         """One more run in the open group; nothing has moved when this raises."""
-        log, state = self._log, self._log.state
-        store = log.store
-        if len(part) > store.max_entry_bytes:
-            raise EntryTooLarge(
-                f"snapshot part of {len(part)} bytes; the limit is {store.max_entry_bytes}: write smaller parts"
-            )
-        if store.segment_files.scarce and not store.has_reserve(len(part)):
-            raise DiskFull(f"no room for a snapshot in {store.folder}; it can be written again when there is")
-        group = store.join(len(part))
-        run = Run(state, state.ledger_id, state.next_serial, SNAPSHOT)
-        run.data, run.lengths, run.bytes, run.count = [part], [len(part)], len(part), 1
-        run.crcs = [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), state.next_serial, part)]
-        state.next_serial += 1
-        self._stored.count += 1
-        self._stored.places.append(-1)
-        self._stored.sizes.append(0)
-        group.runs.append(run)
-        log.join()
+        parts, state, size = self._parts, self._log.state, len(part)
+        if size > parts.max_entry_bytes:
+            raise EntryTooLarge(f"snapshot part of {size} bytes; the limit is {parts.max_entry_bytes}: write smaller parts")
+        if parts.segment_files.scarce and not parts.has_reserve(size):
+            folder = parts.segment_files.folder
+            raise DiskFull(f"no room for a snapshot in {folder}; it can be written again when there is")
+        group = parts.writer.join(size)
+        serial = state.add_part(self._stored)
+        run = Run(state, state.ledger_id, serial, SNAPSHOT)
+        run.add_all([part], [size], [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), serial, part)])
+        group.add_run(run)
+        self._log.join()
 
     def kept(self) -> None:
         """The log's record names it; once that is durable, the one before is not needed."""
-        self._stored.finished = True
-        group = self._log.change()
-        group.confirmed.append(partial(self._log.store.reclaimer.finished, self._log.state, self._stored))
+        self._stored.finish()
+        self._log.change().change(Finished(self._log.state, self._stored))
 
     def dropped(self) -> None:
         """Its parts may go."""
-        self._log.store.reclaimer.abandoned(self._log.state, self._stored)
+        self._parts.reclaimer.abandon(self._log.state, self._stored)

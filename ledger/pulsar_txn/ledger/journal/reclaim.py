@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Final
 
 from pulsar_txn.ledger.journal.frame import COPY, SEGMENT_GONE, SNAPSHOT, Run, encode_record
-from pulsar_txn.ledger.journal.segments import RunReader, SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, SegmentUse, StoredSnapshot, location
-from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
+from pulsar_txn.ledger.journal.recovery import index_of
+from pulsar_txn.ledger.journal.segments import OpenSegments, RunReader
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentUse, StoredSnapshot, location
+from pulsar_txn.ledger.journal.writer import Deleted, Finished, JournalGroup, JournalWriter, Trimmed, Unneeded
 from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed
 
 logger = logging.getLogger(__name__)
@@ -41,16 +41,16 @@ class Reclaimer:
         state: JournalState,
         writer: JournalWriter,
         reader: RunReader,
-        segment_files: SegmentFiles,
-        index_of: Callable[[int], SegmentIndex],
-        join: Callable[[int], JournalGroup],
+        opened: OpenSegments,
+        uuid: bytes,
+        segment_bytes: int,
     ) -> None:
         self._state = state
         self._writer = writer
         self._reader = reader
-        self._segment_files = segment_files
-        self._index_of = index_of
-        self._join = join
+        self._opened = opened
+        self._uuid = uuid
+        self._segment_bytes = segment_bytes
         self._copying: asyncio.Task[None] | None = None
         self._horizon = 0
         """Only segments before it are copied: those that were there when something was last given up.
@@ -59,33 +59,23 @@ class Reclaimer:
         could keep itself going for ever.
         """
 
-    def trimmed(self, log: LogState, first_entry: int) -> None:
-        """A trim is durable."""
-        log.index.trim(first_entry)
-        self._state.usage.trim(log.ledger_id, first_entry)
+    def confirmed(self, change: Trimmed | Finished | Deleted) -> None:
+        """A change that gives room back is durable."""
+        log, usage = change.log, self._state.usage
+        if isinstance(change, Trimmed):
+            log.index.trim(change.first_entry)
+            usage.trim(log.ledger_id, change.first_entry)
+        elif isinstance(change, Finished):
+            log.finished(change.snapshot, usage)
+        else:
+            log.index.clear()
+            usage.forget_log(log.ledger_id)
+            log.forget_snapshots(usage)
         self._given_up()
 
-    def deleted(self, log: LogState) -> None:
-        """A deletion is durable."""
-        log.index.clear()
-        self._state.usage.forget_log(log.ledger_id)
-        for stored in log.snapshots:
-            stored.free(self._state.usage, log.ledger_id)
-        log.snapshots.clear()
-        self._given_up()
-
-    def finished(self, log: LogState, stored: StoredSnapshot) -> None:
-        """A snapshot is durable: those before it are not needed any more."""
-        stored.durable = True
-        while log.snapshots and log.snapshots[0] is not stored:
-            log.snapshots.pop(0).free(self._state.usage, log.ledger_id)
-        self._given_up()
-
-    def abandoned(self, log: LogState, stored: StoredSnapshot) -> None:
+    def abandon(self, log: LogState, stored: StoredSnapshot) -> None:
         """A snapshot will not be finished."""
-        if stored in log.snapshots:
-            log.snapshots.remove(stored)
-            stored.free(self._state.usage, log.ledger_id)
+        if log.abandon(stored, self._state.usage):
             self._given_up()
 
     def begin(self) -> None:
@@ -115,19 +105,19 @@ class Reclaimer:
     def _drop(self, number: int) -> None:
         self._state.usage.drop(number)
         record = encode_record(SEGMENT_GONE, number)
-        group = self._join(len(record))
-        group.records.append(record)
         self._reader.forget(number)
-        group.confirmed.append(partial(self._segment_files.put_back, number))
+        group = self._writer.join(len(record))
+        group.add_record(record)
+        group.change(Unneeded(number))
         self._writer.wake()
 
     def _candidate(self) -> SegmentUse | None:
         """The segment to copy next, None while the space is within its bound; what recovery replays is not touched."""
-        usage, segment_bytes = self._state.usage, self._segment_files.segment_bytes
+        usage = self._state.usage
         sealed = [use for use in usage.segments.values() if use.sealed and not use.pinned]
         full = [use for use in sealed if use.number < usage.replay_from]
         needed = sum(use.bytes for use in full) + self._writer.checkpoint_bytes
-        if (len(full) - SLACK_SEGMENTS) * segment_bytes <= MAX_SPACE_FACTOR * needed:
+        if (len(full) - SLACK_SEGMENTS) * self._segment_bytes <= MAX_SPACE_FACTOR * needed:
             return None
         return min((use for use in full if use.number < self._horizon), key=lambda use: use.bytes, default=None)
 
@@ -143,8 +133,8 @@ class Reclaimer:
         try:
             for run in self._copies(use):
                 cost = run.bytes + RUN_OVERHEAD_BYTES + 8 * run.count
-                group = self._join(cost)
-                group.runs.append(run)
+                group = self._writer.join(cost)
+                group.add_run(run)
                 copied += cost
                 if copied >= COPY_SLICE_BYTES:
                     copied = 0
@@ -152,11 +142,11 @@ class Reclaimer:
             if copied:
                 await self._durable(self._writer.open_group)
         except (LogDamaged, ReadFailed) as error:
-            use.pinned = True
+            use.pin()
             text = "segment %d of the journal cannot be reclaimed and is kept: %s; run `pulsar-txn check`"
             logger.error(text, use.number, error)  # noqa: TRY400 - the error says it all
         except LedgerError:
-            use.pinned = True  # the store failed and has said so
+            use.pin()  # the store failed and has said so
         else:
             if self._state.usage.segments.get(use.number) is not use:
                 return  # the last that needed it went while it was being copied, and it was dropped then
@@ -166,7 +156,7 @@ class Reclaimer:
 
     def _copies(self, use: SegmentUse) -> Iterator[Run]:
         """The runs to write; whether somebody still needs one is asked when its turn comes."""
-        for section in self._index_of(use.number).sections:
+        for section in index_of(self._opened, use.number, self._uuid).sections:
             for first, end, offset in section.runs():
                 log = self._state.logs.get(section.ledger_id)
                 old = location(use.number, offset)
@@ -175,9 +165,8 @@ class Reclaimer:
 
     def _copy_of(self, log: LogState, first: int, kind: int, old: int) -> Run:
         opened, data = self._reader.raw(log, first, old, kind)
-        run = Run(log, log.ledger_id, first, kind | COPY)
-        run.lengths, run.crcs, run.data = list(opened.lengths), list(opened.crcs), [data]
-        run.bytes, run.count, run.old_location = len(data), opened.entries, old
+        run = Run(log, log.ledger_id, first, kind | COPY, old_location=old)
+        run.add_all([data], opened.lengths, opened.crcs)
         return run
 
     def _is_needed(self, log: LogState, kind: int, run: tuple[int, int], old: int) -> bool:

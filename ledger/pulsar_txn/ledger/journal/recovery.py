@@ -50,6 +50,7 @@ from pulsar_txn.ledger.journal.frame import (
 )
 from pulsar_txn.ledger.journal.segments import UNKNOWN_SIZE, OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState, SegmentIndex
+from pulsar_txn.ledger.protocols import ReadFailed
 
 _PIECE_BYTES: Final = 1 << 20
 
@@ -516,4 +517,19 @@ def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: by
     _add_damage(found, segment, scan, newest=False)
     if scan.damage or not scan.frames:
         found.not_known.append(segment.number)
+    return index
+
+
+def index_of(opened: OpenSegments, number: int, uuid: bytes) -> SegmentIndex:
+    """The runs of a segment that is to be copied. Raises ReadFailed when some are not known."""
+    segment = opened.segments[number]
+    try:
+        index = read_index(opened, segment, uuid)
+        if index is not None:
+            return index
+        index, scan = scan_runs(opened, segment, uuid)
+    except OSError as error:
+        raise ReadFailed(segment.path, None, str(error)) from error
+    if any(damage.unknown for damage in scan.damage):
+        raise ReadFailed(segment.path, None, "some of its frames are not known")
     return index

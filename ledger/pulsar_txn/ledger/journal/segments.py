@@ -24,7 +24,6 @@ import logging
 import re
 import secrets
 from array import array
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -42,6 +41,7 @@ from pulsar_txn.ledger.journal.files import (
 from pulsar_txn.ledger.journal.folder import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
 from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, split_location
+from pulsar_txn.ledger.journal.turn import Turn
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
 
 logger = logging.getLogger(__name__)
@@ -87,9 +87,17 @@ class OpenSegments:
         self.segments: dict[int, Segment] = {}
         self.busy_from = 0
         self.cached_only = False
-        self.on_close: Callable[[int], None] = lambda _: None
         self._open = files.open_to_read if read_only else files.open
         self._read_lately: dict[int, Segment] = {}
+        self._syncer: Syncer | None = None
+
+    def synced_by(self, syncer: Syncer | None) -> None:
+        """Let `syncer` forget each descriptor before it is closed."""
+        self._syncer = syncer
+
+    def keep_from(self, number: int) -> None:
+        """Segments from this number on stay open."""
+        self.busy_from = number
 
     def find(self, number: int, path: str) -> None:
         """A segment file of the folder."""
@@ -141,9 +149,16 @@ class OpenSegments:
         """Close the file if it is open."""
         self._read_lately.pop(segment.number, None)
         if segment.fd >= 0:
-            self.on_close(segment.fd)
+            if self._syncer is not None:
+                self._syncer.forget(segment.fd)
             self.files.close(segment.fd)
             segment.fd = -1
+
+    def remove(self, number: int) -> Segment:
+        """The segment is to hold nothing any more; its file is closed."""
+        segment = self.segments.pop(number)
+        self.close(segment)
+        return segment
 
     def close_all(self) -> None:
         """Close every file."""
@@ -181,20 +196,23 @@ class SegmentFiles:
     """All files of a journal's folder, and who fills and promotes them.
 
     `syncer` is asked for directory syncs. A second one is started while a file is being filled, so that filling
-    never delays a commit.
+    never delays a commit. `turn` is asked for when something has changed that a writer may wait for: `ready_count`,
+    `begun_upto`, `failure`, `empty`.
     """
 
-    def __init__(self, files: Files, folder: str, segment_bytes: int, spare_count: int) -> None:
+    def __init__(self, files: Files, folder: str, segment_bytes: int, spare_count: int, turn: Turn) -> None:
         self.files = files
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.spare_count = spare_count
         self.opened = OpenSegments(files)
-        self.opened.on_close = self._forget
-        self.on_ready: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[str], None] = lambda _: None
-        self.on_empty: Callable[[str], None] = lambda _: None
-        """No file is left and none can be made; it is tried again and again."""
+        self.failure = ""
+        """An operation failed that must not: nothing may be written any more."""
+        self.empty = ""
+        """No file is left and none can be made, which is tried again and again: why not."""
+        self.begun_upto = -1
+        """The newest segment that was begun since the start, as the folder says durably."""
+        self._turn = turn
         self.full = False
         self.scarce = False
         """No new file can be made, and at most one is left: time to refuse what can wait."""
@@ -222,7 +240,7 @@ class SegmentFiles:
         for name in self.files.names(self.folder):
             path = f"{self.folder}/{name}"
             if match := SEGMENT_NAME.fullmatch(name):
-                self.opened.busy_from = max(self.opened.busy_from, int(match[1]) - 1)
+                self.opened.keep_from(max(self.opened.busy_from, int(match[1]) - 1))
                 self.opened.find(int(match[1]), path)
             elif FILLING_NAME.fullmatch(name):
                 self.files.unlink(path)
@@ -242,21 +260,26 @@ class SegmentFiles:
             move_mark(self.files, self.folder, self._marked, number)
             self._marked = number
 
-    def begun(self, number: int, done: Callable[[], None]) -> None:
-        """The first frame of this segment is on the disk: mark that, and prepare the next one; then `done()`."""
+    def begun(self, number: int) -> None:
+        """The first frame of this segment is on the disk: mark that, and prepare the next one (`begun_upto` tells)."""
         assert self._syncer is not None  # noqa: S101 - set by start
         try:
             move_mark(self.files, self.folder, self._marked, number)
         except OSError as error:
-            self.on_failure(f"cannot mark segment {number} as begun: {error}")
+            self._fail(f"cannot mark segment {number} as begun: {error}")
             return
         self._marked, self._unmarked = number, False
         promoted = self._rename_spare() if self._promoted is None else None
-        self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._names_synced(promoted, code, done))
+        self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._names_synced(promoted, code, number))
+
+    def hope(self) -> None:
+        """Forget `empty` until the next attempt to make a file has failed."""
+        self.empty = ""
 
     def start(self, syncer: Syncer, wanted: int) -> None:
         """Begin to prepare; `wanted` is the number of the segment that will be taken next."""
         self._syncer = syncer
+        self.opened.synced_by(syncer)
         self._wanted = wanted
         self._prepare()
 
@@ -270,7 +293,7 @@ class SegmentFiles:
         return len(self._spares) + (self._promoted is not None or self._promoting)
 
     def take(self, number: int) -> Segment | None:
-        """The segment `number`, ready to be written; None when it is not ready yet (`on_ready` tells)."""
+        """The segment `number`, ready to be written; None when it is not ready yet (a turn is asked for then)."""
         segment = self._promoted
         if segment is None:
             self._prepare()
@@ -279,7 +302,7 @@ class SegmentFiles:
         self._promoted = None
         self._wanted = number + 1
         self._unmarked = True
-        self.opened.busy_from = number
+        self.opened.keep_from(number)
         self._prepare()
         return segment
 
@@ -310,8 +333,7 @@ class SegmentFiles:
         if self._held:
             self._kept.append(number)
             return
-        segment = self.opened.segments.pop(number)
-        self.opened.close(segment)
+        segment = self.opened.remove(number)
         try:
             self._recycle(segment)
         except OSError as error:  # it is in nobody's way: the next start finds that nothing in it is needed
@@ -338,6 +360,7 @@ class SegmentFiles:
                 self._close_filling()
             self._filler = None
         self._syncer = None
+        self.opened.synced_by(None)
         self.opened.close_all()
         self._promoted = None
         if self._folder_fd >= 0:
@@ -390,13 +413,13 @@ class SegmentFiles:
             if error.errno in TRANSIENT:
                 self._try_later(f"cannot open {spare} ({error.strerror})")
             else:
-                self.on_failure(f"cannot take {spare} into use: {error}")
+                self._fail(f"cannot take {spare} into use: {error}")
             return None
         try:
             self.files.rename(spare, path)
         except OSError as error:
             self.files.close(fd)
-            self.on_failure(f"cannot take {spare} into use: {error}")
+            self._fail(f"cannot take {spare} into use: {error}")
             return None
         self._spares.pop()
         segment = Segment(self._wanted, path, fd, self.segment_bytes)
@@ -404,18 +427,20 @@ class SegmentFiles:
         self._promoting = True
         return segment
 
-    def _names_synced(self, promoted: Segment | None, code: int, done: Callable[[], None] | None = None) -> None:
+    def _names_synced(self, promoted: Segment | None, code: int, begun: int = -1) -> None:
         if promoted is not None:
             self._promoting = False
         if code:
-            self.on_failure(f"cannot sync {self.folder}: {describe(code)}")
+            self._fail(f"cannot sync {self.folder}: {describe(code)}")
             return
         if promoted is not None:
             self._promoted = promoted
-        if done is not None:
-            done()
-        if promoted is not None:
-            self.on_ready()
+        self.begun_upto = max(self.begun_upto, begun)
+        self._turn.ask()
+
+    def _fail(self, detail: str) -> None:
+        self.failure = self.failure or detail
+        self._turn.ask()
 
     def _fill(self) -> None:
         path = f"{self.folder}/filling-{self._next_file}.tmp"
@@ -448,13 +473,15 @@ class SegmentFiles:
         if self.full:
             logger.warning("there is room for the journal in %s again", self.folder)
         self.full = self._complained = False
+        self.empty = ""
         self._spares.append(spare)
         self._prepare()
 
     def _close_filling(self) -> None:
         if self._filling_fd >= 0:
             fd, self._filling_fd = self._filling_fd, -1
-            self._forget(fd)
+            if self._syncer is not None:
+                self._syncer.forget(fd)
             self.files.close(fd)
 
     def _cannot_fill(self, path: str, code: int) -> None:
@@ -464,7 +491,8 @@ class SegmentFiles:
             self.files.unlink(path)
         self._try_later(f"cannot make another segment in {self.folder} ({describe(code)}); {self.ready_count} left")
         if not self.ready_count:
-            self.on_empty(describe(code))
+            self.empty = describe(code)
+            self._turn.ask()
 
     def _try_later(self, why: str) -> None:
         if not self._complained:
@@ -476,10 +504,6 @@ class SegmentFiles:
     def _try_again(self) -> None:
         self._retry = None
         self._prepare()
-
-    def _forget(self, fd: int) -> None:
-        if self._syncer is not None:
-            self._syncer.forget(fd)
 
 
 MAX_HOLDS: Final = 16

@@ -189,6 +189,14 @@ class SegmentUse:
         self.logs: dict[int, tuple[int, int, int, int]] = {}
         self.snapshots: dict[int, tuple[int, int]] = {}
 
+    def seal(self) -> None:
+        """The segment is full, and its index is durable."""
+        self.sealed = True
+
+    def pin(self) -> None:
+        """The segment is kept, whatever is known to be in it."""
+        self.pinned = True
+
     @property
     def empty(self) -> bool:
         """Nothing in the segment is needed."""
@@ -203,6 +211,10 @@ class Usage:
         self.replay_from = -1
         """Segments from this one on are needed by recovery, whatever they hold."""
         self._of_log: dict[int, deque[int]] = {}
+
+    def replay_begins(self, number: int) -> None:
+        """The checkpoint that began with this segment is complete: recovery begins there."""
+        self.replay_from = number
 
     def segment(self, number: int) -> SegmentUse:
         """The segment's use; a new one if it was not known."""
@@ -304,6 +316,20 @@ class StoredSnapshot:
         self.finished = self.durable = durable
         self.places = [-1] * count
         self.sizes = [0] * count
+
+    def add_part(self) -> None:
+        """One more part, not durable yet."""
+        self.count += 1
+        self.places.append(-1)
+        self.sizes.append(0)
+
+    def finish(self) -> None:
+        """Let the log's record name it, for it has all its parts."""
+        self.finished = True
+
+    def make_durable(self) -> None:
+        """Note that the record that names it is durable."""
+        self.durable = True
 
     def has(self, serial: int) -> bool:
         """True if the part of this serial belongs to it."""
@@ -410,6 +436,50 @@ class LogState:
         value += NO_SNAPSHOT if newest is None else newest.value()
         return encode_record(LOG, self.ledger_id, self.name.encode(), value)
 
+    def open(self) -> None:
+        """A handle is given out."""
+        self.epoch += 1
+
+    def trim(self, first_entry: int) -> None:
+        """Entries before this one are not read any more; their places are known until that is durable."""
+        self.first_entry = first_entry
+
+    def reach(self, next_entry: int) -> None:
+        """Entries before `next_entry` are in sealed groups."""
+        self.next_entry = next_entry
+
+    def begin_snapshot(self, covers: int) -> StoredSnapshot:
+        """A snapshot without parts."""
+        stored = StoredSnapshot(self.next_serial, 0, covers)
+        self.snapshots.append(stored)
+        return stored
+
+    def add_part(self, stored: StoredSnapshot) -> int:
+        """One more part of the snapshot that is being written; its serial."""
+        serial, self.next_serial = self.next_serial, self.next_serial + 1
+        stored.add_part()
+        return serial
+
+    def finished(self, stored: StoredSnapshot, usage: Usage) -> None:
+        """A snapshot is durable: those before it are not needed any more."""
+        stored.make_durable()
+        while self.snapshots and self.snapshots[0] is not stored:
+            self.snapshots.pop(0).free(usage, self.ledger_id)
+
+    def abandon(self, stored: StoredSnapshot, usage: Usage) -> bool:
+        """A snapshot will not be finished; False when it was not known any more."""
+        if stored not in self.snapshots:
+            return False
+        self.snapshots.remove(stored)
+        stored.free(usage, self.ledger_id)
+        return True
+
+    def forget_snapshots(self, usage: Usage) -> None:
+        """None of its snapshots is needed any more."""
+        for stored in self.snapshots:
+            stored.free(usage, self.ledger_id)
+        self.snapshots.clear()
+
     def durable_snapshot(self) -> StoredSnapshot | None:
         """The newest durable snapshot: those after it in `snapshots` are not finished, or not confirmed."""
         return self.snapshots[0] if self.snapshots and self.snapshots[0].durable else None
@@ -446,6 +516,10 @@ class JournalState:
         self.usage = Usage()
         self.tally = Tally()
 
+    def keep_metadata(self, values: dict[str, Versioned], counters: dict[str, int]) -> None:
+        """Checkpoints write these from now on, which their owner changes."""
+        self.values, self.counters = values, counters
+
     def check_log(self, name: str) -> None:
         """StateTooLarge when there is no room for one more log."""
         self.tally.check(f"log {name[:60]!r}", _log_cost(name))
@@ -465,7 +539,7 @@ class JournalState:
         """Forget a log, its cursors and its snapshot."""
         log = self.logs.pop(ledger_id, None)
         if log is not None:
-            self.tally.bytes -= _log_cost(log.name)
+            self.tally.grew(-_log_cost(log.name))
             if self.by_name.get(log.name) is log:
                 del self.by_name[log.name]
             for cursor in list(log.cursors.values()):
@@ -482,13 +556,13 @@ class JournalState:
         """Forget a cursor."""
         cursor = self.cursors.pop(cursor_id, None)
         if cursor is not None:
-            self.tally.bytes -= _cursor_cost(cursor.name)
+            self.tally.grew(-_cursor_cost(cursor.name))
             cursor.state.free()
             cursor.log.cursors.pop(cursor.name, None)
 
     def add_log(self, log: LogState) -> None:
         """A log with its number."""
-        self.tally.bytes += _log_cost(log.name)
+        self.tally.grew(_log_cost(log.name))
         self.logs[log.ledger_id] = log
         self.by_name[log.name] = log
         self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
@@ -496,7 +570,7 @@ class JournalState:
     def add_cursor(self, cursor: StoredCursor) -> None:
         """A cursor with its number; one of the same number is replaced."""
         self.remove_cursor(cursor.cursor_id)
-        self.tally.bytes += _cursor_cost(cursor.name)
+        self.tally.grew(_cursor_cost(cursor.name))
         self.cursors[cursor.cursor_id] = cursor
         cursor.log.cursors[cursor.name] = cursor
         self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)

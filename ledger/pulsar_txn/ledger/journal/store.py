@@ -8,31 +8,47 @@ import logging
 import uuid as uuids
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.ledger.confirming import fail
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
+from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.journal import folder as folders
-from pulsar_txn.ledger.journal.files import Files, RealFiles, Syncer
+from pulsar_txn.ledger.journal.files import SYNC, Files, RealFiles, Syncer, describe
 from pulsar_txn.ledger.journal.folder import Finding, first_fatal
-from pulsar_txn.ledger.journal.frame import COPY, COUNTER, LOG_GONE, META, META_GONE, RUN, SNAPSHOT, Run, encode_record
-from pulsar_txn.ledger.journal.log import JournalLog
+from pulsar_txn.ledger.journal.frame import (
+    COPY,
+    COUNTER,
+    HEADER,
+    LOG_GONE,
+    META,
+    META_GONE,
+    RUN,
+    SEAL,
+    SMALL_FRAME_BYTES,
+    SNAPSHOT,
+    TRAILER,
+    Run,
+    encode_record,
+    encode_trailer,
+)
+from pulsar_txn.ledger.journal.log import JournalLog, OpenLogs, Parts
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
-from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, scan_runs
-from pulsar_txn.ledger.journal.segments import Holds, RunReader, SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, location
-from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
-from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, DEFAULT_MAX_STATE_BYTES, Pressure, Tally, check_name
-from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.journal.recovery import Recovered, recover
+from pulsar_txn.ledger.journal.segments import Holds, RunReader, Segment, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState, location
+from pulsar_txn.ledger.journal.turn import Turn
+from pulsar_txn.ledger.journal.writer import Deleted, Frame, JournalGroup, JournalWriter, Unneeded
+from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, DEFAULT_MAX_STATE_BYTES, Pressure, check_name
+from pulsar_txn.ledger.metadata import MetadataTree, TreeStore
 from pulsar_txn.ledger.protocols import (
+    Buffer,
     Cut,
     LedgerError,
     LogClosed,
     LogExists,
     LogNotFound,
     MetadataStore,
-    ReadFailed,
     StorageFailed,
     StoreInUse,
     Versioned,
@@ -45,7 +61,8 @@ DEFAULT_MAX_ENTRY_BYTES: Final = (5 << 20) + (256 << 10)
 DEFAULT_CACHE_BYTES: Final = 32 << 20
 _ENTRY_OVERHEAD_BYTES: Final = 200  # of an entry in the tail cache: object, key, table slot
 _GROUP_BYTES: Final = 4 << 20
-_LOG_RECORD_BYTES: Final = 100  # beside the name
+_SLICE_BYTES: Final = 256 << 10
+_SLICE_BUFFERS: Final = 512  # the kernel takes 1024 in one call
 _LOCK_PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # seconds; how long a predecessor that is just ending is waited for
 
 
@@ -72,7 +89,6 @@ class JournalStore:
     ) -> None:
         self.folder = str(folder)
         self.max_entry_bytes = min(max_entry_bytes, segment_bytes // 4)
-        self.max_value_bytes = min(MAX_VALUE_BYTES, segment_bytes // 16)
         self.max_state_bytes = max_state_bytes
         self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
         self.pressure = Pressure(high_water_bytes)
@@ -80,7 +96,8 @@ class JournalStore:
         self.findings: list[Finding] = []
         """Damage found by recovery; the logs concerned are refused when they are opened."""
         self._files: Files = files or RealFiles()
-        self.segment_files = SegmentFiles(self._files, self.folder, segment_bytes, spare_count)
+        self._turn = Turn(self._take_turn)
+        self.segment_files = SegmentFiles(self._files, self.folder, segment_bytes, spare_count, self._turn)
         self.metadata: MetadataStore
         self.writer: JournalWriter
         self.reader: RunReader
@@ -89,8 +106,19 @@ class JournalStore:
         self._syncer: Syncer | None = None
         self._uuid = b""
         self._lock_fd = -1
-        self._logs: dict[str, JournalLog] = {}
-        self._closed: LedgerError | None = LogClosed("the store was not started")
+        self._open_logs = OpenLogs()
+        self._parts: Parts | None = None
+        """None before the start."""
+        self._segment: Segment | None = None
+        """The segment of the newest frame that was begun."""
+        self._unmarked: Frame | None = None
+        """The first frame of a segment, durable, while the folder does not say that the segment was begun."""
+        self._needs_file = ""
+        """The reason to fail when no segment can be made; empty while the store waits for room."""
+        self._slice_timer: asyncio.TimerHandle | None = None
+        self._failed = False
+        self.sync_count = 0
+        """Syncs of commit groups since the start."""
         self._cache_bytes = cache_bytes
         self._cached_bytes = 0
         self._cached: deque[tuple[JournalLog, int, int, int]] = deque()
@@ -123,8 +151,8 @@ class JournalStore:
 
         If cancelled: the log may exist, and is not open.
         """
-        self._check()
-        if name in self._logs:
+        parts = self._check()
+        if name in self._open_logs.by_name:
             raise LogExists(f"log {name!r} is open already in this store; close that handle first")
         state = self.state.by_name.get(name)
         if state is None:
@@ -135,14 +163,15 @@ class JournalStore:
             state = self.state.create_log(name)
         if state.damage is not None:
             raise state.damage
-        state.epoch += 1
-        self._logs[name] = log = JournalLog(self, state)
-        self.touch(state)
+        state.open()
+        log = JournalLog(parts, state)
+        self._open_logs.add(log)
+        self.writer.touch(state)
         try:
             await self.durable()
         except BaseException:  # nobody has the handle, so nobody could close it
             log.release()
-            self.forget(log)
+            self._open_logs.forget(log)
             raise
         return log
 
@@ -162,16 +191,17 @@ class JournalStore:
     async def delete(self, name: str) -> None:
         """Delete a log, damaged or not, with its cursors and snapshots; an open handle is closed."""
         self._check()
-        log = self._logs.pop(name, None)
+        log = self._open_logs.by_name.get(name)
         if log is not None:
+            self._open_logs.forget(log)
             log.release()
         state = self.state.by_name.get(name)
         if state is not None:
             record = encode_record(LOG_GONE, state.ledger_id)
-            group = self.join(len(record))
-            group.dirty.pop(state, None)
-            group.records.append(record)
-            group.confirmed.append(lambda: self.reclaimer.deleted(state))
+            group = self.writer.join(len(record))
+            group.leave(state)
+            group.add_record(record)
+            group.change(Deleted(state))
             self.state.remove_log(state.ledger_id)
         await self.durable()
 
@@ -207,91 +237,35 @@ class JournalStore:
         return self.segment_files.scarce
 
     @property
-    def sync_count(self) -> int:
-        """Syncs of commit groups since the start."""
-        return self.writer.sync_count
-
-    @property
     def syncer_kind(self) -> str:
         """Return who syncs: `process` or `thread`."""
         return "none" if self._syncer is None else self._syncer.kind
 
     async def close(self) -> None:
         """Wait until everything is durable, mark the clean end, let go of the folder. Idempotent."""
-        if self._closed is None:
+        if self._parts is not None and self.writer.ended is None:
             await self.reclaimer.close()
             try:
                 await self.durable()
-                self.segment_files.on_empty = lambda detail: self._fail(f"no room to close it cleanly: {detail}")
                 waiter = self.writer.open_group.waiter()
+                self.segment_files.hope()
+                self._needs_file = "no room to close it cleanly"
                 self.writer.close_cleanly()
+                self._go_on()
                 await waiter
             except LedgerError as error:
                 logger.error("the journal in %s was not closed cleanly: %s", self.folder, error)  # noqa: TRY400 - said before
-            for log in list(self._logs.values()):
+            for log in self._open_logs.take_all():
                 log.release()
-            self._logs.clear()
-            self.writer.stop()  # what the last confirmations added is found again by the next start
-            self._closed = self._closed or LogClosed("the store was closed")
+            # What the last confirmations added is found again by the next start.
+            self.writer.stop(LogClosed("the store was closed"))
         self.abandon()
 
     async def durable(self) -> None:
         """Wait until everything called so far is durable. Raises what made the store fail."""
         self._check()
-        group = self.writer.last_group()
-        if group is not None:
-            waiter = group.waiter()
-            self.writer.wake()
-            await waiter
-
-    @property
-    def open_group(self) -> JournalGroup:
-        """The group that joins now."""
-        return self.writer.open_group
-
-    def wake(self) -> None:
-        """Commit soon."""
-        self.writer.wake()
-
-    def join(self, size: int, room: int = 0) -> JournalGroup:
-        """The open group, a new one if `size` (counted here) or `room` (counted by the caller) do not fit any more."""
-        group = self.writer.open_group
-        if group.bytes and group.bytes + size + room > self.group_bytes:
-            self.writer.seal()
-            self._check()
-            group = self.writer.open_group
-        if size:
-            group.grew(size)
-            self.pressure.enter(size)
-        return group
-
-    @property
-    def tally(self) -> Tally:
-        """Return what is kept in memory beside entries."""
-        return self.state.tally
-
-    def count(self, size: int) -> None:
-        """Of what joined the open group, `size` bytes are no entries; a group that is large by now is closed."""
-        group = self.writer.open_group
-        group.grew(size)
-        self.pressure.enter(size)
-        if group.bytes >= self.group_bytes:
-            self.writer.seal()
-
-    def touch(self, state: LogState) -> None:
-        """The record of this log goes with the open group, as it is when that is closed."""
-        if state not in self.writer.open_group.dirty:
-            self.join(len(state.name) + _LOG_RECORD_BYTES).dirty[state] = None
-
-    def has_reserve(self, size: int) -> bool:
-        """True if a record that must go on may still use what is left of the reserve."""
-        room = self.writer.room + self.segment_files.ready_count * self.segment_files.segment_bytes
-        return room - 2 * (self.pressure.bytes + size) > self.segment_files.segment_bytes // 4
-
-    def forget(self, log: JournalLog) -> None:
-        """The handle was closed."""
-        if self._logs.get(log.name) is log:
-            del self._logs[log.name]
+        if (durable := self.writer.durable()) is not None:
+            await durable
 
     async def _enter(self) -> int:
         """The folder's lock. A predecessor that is just ending (killed a moment ago, say) is waited for a little."""
@@ -335,22 +309,17 @@ class JournalStore:
         logger.info("the journal in %s is open; a %s syncs it", self.folder, self.syncer_kind)
 
     def _begin(self, found: Recovered) -> None:
-        """Wire the parts together, and go on where recovery ended."""
-        assert self._syncer is not None  # noqa: S101 - set just before
+        """Put the parts together, and go on where recovery ended."""
         state, segment_files = self.state, self.segment_files
-        self._closed = None
-        state.tally.max_bytes = self.max_state_bytes
-        writers = (self._write, self._write_counter)
-        tree = MetadataTree(*writers, state.values, state.counters, tally=state.tally, max_value_bytes=self.max_value_bytes)
-        self.metadata = tree
-        state.values, state.counters = tree.values, tree.counters
-        self.writer = JournalWriter(self._files, segment_files, self._syncer, state, self._uuid)
-        self.writer.on_confirmed = self._confirmed
-        self.writer.on_sealed = self._sealed
-        self.writer.on_checkpoint = self._checkpointed
-        self.writer.on_failure = segment_files.on_failure = self._fail
+        size = segment_files.segment_bytes
+        state.tally.limit(self.max_state_bytes)
+        self.writer = writer = JournalWriter(state, self._uuid, self.folder, size, self.group_bytes, self.pressure, self._turn)
+        tree = MetadataTree(state.values, state.counters, tally=state.tally, max_value_bytes=writer.max_value_bytes)
+        state.keep_metadata(tree.values, tree.counters)
+        self.metadata = _JournalMetadata(writer, tree)
         self.reader = RunReader(segment_files.opened)
-        self.reclaimer = Reclaimer(state, self.writer, self.reader, segment_files, self._index_of, self.join)
+        self.reclaimer = Reclaimer(state, writer, self.reader, segment_files.opened, self._uuid, size)
+        self._parts = Parts(state, writer, self.reader, self.reclaimer, segment_files, self._open_logs, self.max_entry_bytes)
         current = segment_files.opened.segments.get(found.number)
         if current is not None:
             segment_files.opened.write_again(current, found.tail)
@@ -358,8 +327,8 @@ class JournalStore:
         segment_files.sync_names()
         for number in found.unneeded:
             segment_files.put_back(number)
-        going_on = None if found.sealed else current
-        self.writer.go_on(going_on, found)
+        self._segment = None if found.sealed else current
+        writer.go_on(found, 0 if self._segment is None else self._segment.size)
 
     async def _begin_segment(self, wanted: int) -> None:
         """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
@@ -368,11 +337,11 @@ class JournalStore:
         group = self.writer.last_group()
         assert group is not None  # noqa: S101 - sealed just before
         waiter = group.waiter()
-        self.segment_files.on_empty = lambda detail: self._fail(f"cannot make a segment: {detail}")
+        self._needs_file = "cannot make a segment"
         self.segment_files.start(self._require_syncer(), wanted)
         self.writer.wake()
         await waiter
-        self.segment_files.on_empty = lambda _: None
+        self._needs_file = ""
 
     def _require_syncer(self) -> Syncer:
         assert self._syncer is not None  # noqa: S101 - between start and close
@@ -386,10 +355,12 @@ class JournalStore:
                 self._confirmed_special(run, segment, offset)
             else:
                 log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
-                log.state.index.add(run.first, segment, offset)
-                usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
-                self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
-                self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+                first, count, size = run.first, run.count, run.bytes
+                log.state.index.add(first, segment, offset)
+                usage.add_data(segment, run.ledger_id, first + count, count, size)
+                size += count * _ENTRY_OVERHEAD_BYTES
+                self._cached.append((log, first, count, size))
+                self._cached_bytes += size
             offset += RUN.size
         if self._cached_bytes > self._cache_bytes:
             self._shrink_cache()
@@ -406,56 +377,40 @@ class JournalStore:
         elif run.kind & COPY and state.index.move(run.first, run.old_location, new):
             usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
 
-    def _sealed(self, number: int) -> None:
-        self.state.usage.segment(number).sealed = True
-        self.reclaimer.look()
-
-    def _checkpointed(self, number: int) -> None:
-        """The checkpoint that began with segment `number` is complete: recovery begins there."""
-        self.state.usage.replay_from = number
-        self.reclaimer.look()
-
-    def _index_of(self, number: int) -> SegmentIndex:
-        opened = self.segment_files.opened
-        segment = opened.segments[number]
-        try:
-            index = read_index(opened, segment, self._uuid)
-            if index is not None:
-                return index
-            index, scan = scan_runs(opened, segment, self._uuid)
-        except OSError as error:
-            raise ReadFailed(segment.path, None, str(error)) from error
-        if any(damage.unknown for damage in scan.damage):
-            raise ReadFailed(segment.path, None, "some of its frames are not known")
-        return index
-
     def _shrink_cache(self) -> None:
         while self._cached_bytes > self._cache_bytes:
             log, first, count, size = self._cached.popleft()
             self._cached_bytes -= size
-            pop = log.tail.pop
-            for entry in range(first, first + count):
-                pop(entry, None)
+            log.uncache(first, count)
 
     def _helper_died(self) -> None:
         self._fail("the sync helper is gone; what was being synced may be lost")
 
     def _fail(self, detail: str) -> None:
         """Nothing is written or confirmed any more; every log is closed."""
-        if self._closed is not None:
+        if self._parts is not None and self.writer.ended is None:
+            self.writer.fail(detail)
+            self._end_failed()
+
+    def _end_failed(self) -> None:
+        """Close every log of a store that failed, and tell everybody, once."""
+        error = self.writer.ended
+        if self._failed or not isinstance(error, StorageFailed):
             return
-        self._closed = error = StorageFailed(f"storage failed in {self.folder}: {detail}; restart to recover")
+        self._failed = True
         logger.critical("%s", error)
-        logs = list(self._logs.values())
-        self._logs.clear()
+        logs = self._open_logs.take_all()
         for log in logs:
             log.end(error)
-        groups = self.writer.stop()
+        groups = self.writer.stop(error)
         asyncio.get_running_loop().call_soon(_tell_failed, error, groups, logs)
 
-    def _check(self) -> None:
-        if self._closed is not None:
-            raise self._closed
+    def _check(self) -> Parts:
+        if self._parts is None:
+            raise LogClosed("the store was not started")
+        if self.writer.ended is not None:
+            raise self.writer.ended
+        return self._parts
 
     def abandon(self) -> None:
         """Let go of files, helper and lock without writing: as a killed process does, and a failed store."""
@@ -468,23 +423,156 @@ class JournalStore:
             self._files.close(self._lock_fd)
             self._lock_fd = -1
 
-    async def _write(self, path: str, value: Versioned | None) -> None:
-        self._check()
-        record = (
-            encode_record(META_GONE, 0, path.encode())
-            if value is None
-            else encode_record(META, value.version, path.encode(), value.data)
-        )
-        self.writer.open_group.records.append(record)
-        self.count(len(record))
-        await self.durable()
+    # ---- the way of a frame to the disk
 
-    async def _write_counter(self, path: str, value: int) -> None:
-        self._check()
-        record = encode_record(COUNTER, value, path.encode())
-        self.writer.open_group.records.append(record)
-        self.count(len(record))
-        await self.durable()
+    def _take_turn(self) -> None:
+        self._turn.begun()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry out what has changed, then begin with the next frame, if none is under way and its segment is there."""
+        writer, files = self.writer, self.segment_files
+        if files.failure:
+            self._fail(files.failure)
+        frame = self._unmarked
+        if frame is not None and files.begun_upto >= frame.segment and writer.ended is None:
+            self._unmarked = None
+            self._durable(frame)
+        next_frame = writer.next_frame(scarce=files.scarce)
+        if next_frame is None:
+            if writer.ended is not None or writer.slice_pause:
+                self._rest()
+            return
+        segment = self._segment
+        if segment is None or segment.number != next_frame.segment:
+            segment = self._take_segment(next_frame.segment)
+            if segment is None:
+                return
+        writer.begin()
+        if next_frame.size > SMALL_FRAME_BYTES:
+            self._write_slice(next_frame, segment, deque(memoryview(piece) for piece in next_frame.buffers), next_frame.offset)
+        elif self._write_all(segment, next_frame.buffers, next_frame.offset):
+            self._sync(next_frame, segment)
+
+    def _rest(self) -> None:
+        """Nothing can be written now: tell of a failure, or look after the open checkpoint again when a slice is due."""
+        if self.writer.ended is not None:
+            self._end_failed()
+        elif self._slice_timer is None:
+            self._slice_timer = asyncio.get_running_loop().call_later(self.writer.slice_pause, self._slice_time)
+
+    def _slice_time(self) -> None:
+        self._slice_timer = None
+        self._go_on()
+
+    def _take_segment(self, number: int) -> Segment | None:
+        """The next segment; None when it is not ready, or the store failed."""
+        files = self.segment_files
+        segment = files.take(number)
+        if files.failure:
+            self._fail(files.failure)
+            return None
+        if segment is not None:
+            self._segment = segment
+        elif files.empty and self._needs_file:
+            self._fail(f"{self._needs_file}: {files.empty}")
+        return segment
+
+    def _write_slice(self, frame: Frame, segment: Segment, pieces: deque[memoryview], offset: int) -> None:
+        """A large frame leaves in slices, one a loop turn, so that nobody waits long."""
+        if self.writer.ended is not None:
+            return
+        buffers: list[Buffer] = []
+        room = _SLICE_BYTES
+        while pieces and room and len(buffers) < _SLICE_BUFFERS:
+            piece = pieces.popleft()
+            if len(piece) > room:
+                pieces.appendleft(piece[room:])
+                piece = piece[:room]
+            room -= len(piece)
+            buffers.append(piece)
+        if not self._write_all(segment, buffers, offset):
+            return
+        if pieces:
+            call_soon = asyncio.get_running_loop().call_soon
+            call_soon(self._write_slice, frame, segment, pieces, offset + _SLICE_BYTES - room)
+        else:
+            self._sync(frame, segment)
+
+    def _write_all(self, segment: Segment, buffers: list[Buffer], offset: int) -> bool:
+        """Write, going on after short writes; False when that failed."""
+        size = sum(map(len, buffers))
+        try:
+            written = self._files.write(segment.fd, buffers, offset)
+            while written < size:
+                rest = memoryview(b"".join(buffers))[written:]
+                more = self._files.write(segment.fd, [rest], offset + written)
+                if more <= 0:
+                    self._fail(f"writing {segment.path} at {offset}: nothing was written")
+                    return False
+                written += more
+        except OSError as error:
+            self._fail(f"writing {segment.path} at {offset}: {error}")
+            return False
+        return True
+
+    def _sync(self, frame: Frame, segment: Segment) -> None:
+        if frame.flags & SEAL:
+            trailer = encode_trailer(self._uuid, segment.number, frame.offset)
+            if not self._write_all(segment, [trailer], segment.size - TRAILER.size):
+                return
+        self.sync_count += 1
+        assert self._syncer is not None  # noqa: S101 - between start and close
+        self._syncer.request(SYNC, segment.fd, partial(self._synced, frame))
+
+    def _synced(self, frame: Frame, code: int) -> None:
+        if self.writer.ended is not None:
+            return
+        if code:
+            self._fail(f"syncing segment {frame.segment}: {describe(code)}")
+        elif frame.offset:
+            self._durable(frame)
+        else:  # nobody hears of a segment before the folder says that it was begun
+            self._unmarked = frame
+            self.segment_files.begun(frame.segment)
+
+    def _durable(self, frame: Frame) -> None:
+        """A frame is durable, and its segment is known: carry out what it says."""
+        self.writer.written()
+        if frame.flags & SEAL:
+            self.state.usage.segment(frame.segment).seal()
+            self.reclaimer.look()
+        if frame.completes >= 0:
+            self.state.usage.replay_begins(frame.completes)
+            self.reclaimer.look()
+        group = frame.group
+        if group is not None:
+            self._confirmed(group, frame.segment, frame.offset + HEADER.size)
+            confirm(group)
+            for change in group.changes:
+                if isinstance(change, Unneeded):
+                    self.segment_files.put_back(change.segment)
+                else:
+                    self.reclaimer.confirmed(change)
+        # Not at once: what the confirmation sets free now should be in the next group.
+        self._turn.ask()
+
+
+class _JournalMetadata(TreeStore):
+    """Metadata as records of the journal."""
+
+    def __init__(self, writer: JournalWriter, tree: MetadataTree) -> None:
+        super().__init__(tree)
+        self._writer = writer
+
+    async def write(self, path: str, value: Versioned | None) -> None:
+        if value is None:
+            await self._writer.write(encode_record(META_GONE, 0, path.encode()))
+        else:
+            await self._writer.write(encode_record(META, value.version, path.encode(), value.data))
+
+    async def write_counter(self, path: str, value: int) -> None:
+        await self._writer.write(encode_record(COUNTER, value, path.encode()))
 
 
 def _tell_failed(error: LedgerError, groups: list[JournalGroup], logs: list[JournalLog]) -> None:

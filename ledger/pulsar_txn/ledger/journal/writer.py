@@ -1,9 +1,12 @@
-"""The writer: groups become frames, frames go to the disk one at a time, confirmations come back.
+"""The writer: groups become frames, frames get their places, and go to the disk one at a time. Without IO, loop or files.
 
 At most one frame is between its first byte and its sync; what arrives meanwhile is the next group. Where a frame goes
 is decided when its group is sealed. A frame that does not fit is the first of the next segment. It carries the state
 right after its group, when that is small; otherwise a checkpoint in slices begins there, and frames carry one each
 (see `checkpoint`).
+
+Handles join groups here; the store takes each frame, writes it, and carries out what its group says (`Frame`, `Change`).
+The writer calls neither of them.
 """
 
 from __future__ import annotations
@@ -11,14 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pulsar_txn.ledger.confirming import confirm
+import attrs
+
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints
-from pulsar_txn.ledger.journal.files import SYNC, Files, Syncer, describe
+from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, NO_SLICE, Checkpoints
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHANGE,
@@ -27,42 +28,105 @@ from pulsar_txn.ledger.journal.frame import (
     RUN,
     SEAL,
     SEGMENT_SIZE,
-    SMALL_FRAME_BYTES,
     TRAILER,
     Run,
     aligned,
     encode_frame,
     encode_record,
-    encode_trailer,
     frame_size,
 )
-from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
-from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex
-from pulsar_txn.ledger.protocols import Buffer
+from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, StoredSnapshot
+from pulsar_txn.ledger.journal.turn import Turn
+from pulsar_txn.ledger.limits import MAX_VALUE_BYTES, Pressure, Tally
+from pulsar_txn.ledger.protocols import Buffer, LedgerError, StorageFailed
 
 if TYPE_CHECKING:
+    from pulsar_txn.ledger.handles import BaseLog
     from pulsar_txn.ledger.journal.recovery import Recovered
 
 logger = logging.getLogger(__name__)
 
-SLICE_BYTES: Final = 256 << 10
-_SLICE_BUFFERS: Final = 512  # the kernel takes 1024 in one call
+_LOG_RECORD_BYTES: Final = 100  # beside the name
+
+
+@attrs.frozen
+class Trimmed:
+    """Entries of a log before `first_entry` are given up."""
+
+    log: LogState
+    first_entry: int
+
+
+@attrs.frozen
+class Finished:
+    """A snapshot of a log is complete, and the ones before it are given up."""
+
+    log: LogState
+    snapshot: StoredSnapshot
+
+
+@attrs.frozen
+class Deleted:
+    """A log is given up, with everything in it."""
+
+    log: LogState
+
+
+@attrs.frozen
+class Unneeded:
+    """The file of a segment is given up, which is not named any more."""
+
+    segment: int
+
+
+Change: TypeAlias = Trimmed | Finished | Deleted | Unneeded
+"""Something that gives room back once the group that says so is durable."""
 
 
 class JournalGroup(CommitGroup):
-    """A commit group of the journal: runs of entries, records, logs whose record changed."""
+    """A commit group of the journal: runs of entries, records, logs whose record changed.
 
-    __slots__ = ("confirmed", "dirty", "records", "runs")
+    `changes` are carried out, in order, once the group is durable.
+    """
+
+    __slots__ = ("changes", "dirty", "records", "runs")
 
     def __init__(self) -> None:
         super().__init__()
         self.runs: list[Run] = []
         self.records: list[bytes] = []
         self.dirty: dict[LogState, None] = {}
-        self.confirmed: list[Callable[[], None]] = []
+        self.changes: list[Change] = []
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.records or self.dirty or self.logs or self.cursors or self.waiters)
+
+    def begin_run(self, log: BaseLog, ledger_id: int, entry: int) -> Run:
+        """A run of a log that is confirmed with the group, for entries from this one on."""
+        run = Run(log, ledger_id, entry)
+        self.runs.append(run)
+        self.logs[log] = None
+        return run
+
+    def add_run(self, run: Run) -> None:
+        """A run after all others."""
+        self.runs.append(run)
+
+    def add_record(self, record: bytes) -> None:
+        """A record after all others."""
+        self.records.append(record)
+
+    def touch(self, log: LogState) -> None:
+        """The record of this log goes with the group, as it is when that is sealed."""
+        self.dirty[log] = None
+
+    def leave(self, log: LogState) -> None:
+        """The record of this log is not needed."""
+        self.dirty.pop(log, None)
+
+    def change(self, change: Change) -> None:
+        """Something to be carried out when the group is durable."""
+        self.changes.append(change)
 
     def sealed_records(self) -> bytes:
         """Seal the group; all its records, in the order in which they must be applied.
@@ -71,12 +135,12 @@ class JournalGroup(CommitGroup):
         """
         self.seal()
         for log, entry in self.marks:
-            log.state.next_entry = entry + 1  # type: ignore[attr-defined] # logs here are JournalLogs
+            log.state.reach(entry + 1)  # type: ignore[attr-defined] # logs here are JournalLogs
         changes = [encode_record(CHANGE, cursor.cursor_id, b"", data) for cursor, _, data in self.tickets if data]
         return b"".join([*self.records, *[log.record() for log in self.dirty], *changes])
 
 
-class _PlannedFrame:
+class Frame:
     """An encoded frame with its place, the group it confirms, and the checkpoint that it completes (-1: none).
 
     `end` is where the next frame begins, an offset in bytes like `offset`.
@@ -105,32 +169,38 @@ class _PlannedFrame:
 
 
 class JournalWriter:
-    """Owns the order of frames. Everything runs on the loop; the syncer only waits for the disk.
+    """Owns the order of frames, the open group, and how it all ends (`ended`: nothing joins or is written after that).
 
-    `on_confirmed(group, segment, offset of its runs)` is called before the group's own confirmation, `on_failure(detail)`
-    once, when a write or a sync failed: nothing is written after that.
+    `turn` is asked for when there is something to write.
     """
 
-    def __init__(self, files: Files, segment_files: SegmentFiles, syncer: Syncer, state: JournalState, uuid: bytes) -> None:
+    def __init__(
+        self,
+        state: JournalState,
+        uuid: bytes,
+        folder: str,
+        segment_bytes: int,
+        group_bytes: int,
+        pressure: Pressure,
+        turn: Turn,
+    ) -> None:
         self.open_group = JournalGroup()
-        self.on_confirmed: Callable[[JournalGroup, int, int], None] = lambda *_: None
-        self.on_sealed: Callable[[int], None] = lambda _: None
-        self.on_checkpoint: Callable[[int], None] = lambda _: None
-        self.on_failure: Callable[[str], None] = lambda _: None
-        self.sync_count = 0
-        self._files = files
-        self._segment_files = segment_files
-        self._syncer = syncer
+        self.group_bytes = group_bytes
+        self.max_value_bytes = min(MAX_VALUE_BYTES, segment_bytes // 16)
+        self.pressure = pressure
+        self.tally: Tally = state.tally
+        self.ended: LedgerError | None = None
+        self.slice_pause = 0.0
+        """Seconds until there is a frame for the open checkpoint alone; 0: there is none to come."""
         self._state = state
-        self._checkpoints = Checkpoints(state, segment_files.segment_bytes)
-        self._slice_timer: asyncio.TimerHandle | None = None
         self._uuid = uuid
-        self._loop = asyncio.get_running_loop()
-        self._queue: deque[_PlannedFrame] = deque()
-        self._segment: Segment | None = None
-        self.awake = False
-        self._busy = False
-        self._stopped = False
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self.turn = turn
+        self._checkpoints = Checkpoints(state, segment_bytes)
+        self._queue: deque[Frame] = deque()
+        self._current: Frame | None = None
+        """The frame between its first byte and its sync."""
         # The plan: where the next sealed group goes.
         self._planned_segment = -1
         self._planned_offset = 0
@@ -139,19 +209,18 @@ class JournalWriter:
         self._sequence = 0
         self.durable_end = (-1, 0, True)
         """The segment of the newest durable frame, where that frame ends, and whether the segment is full."""
-        segment_files.on_ready = self._advance
 
-    def go_on(self, segment: Segment | None, found: Recovered) -> None:
-        """Go on where recovery ended: in `segment` at an offset, or (None) after a sealed segment."""
-        number, offset, sequence, index = found.number, found.offset, found.sequence, found.index
-        self._checkpoints.replay_from = found.replay_from
-        self._segment = segment
-        self._planned_segment = number
-        self._planned_offset = offset
-        self._planned_size = 0 if segment is None else segment.size
-        self._planned_index = index
-        self._sequence = sequence
-        self.durable_end = (number, offset, segment is None)
+    def go_on(self, found: Recovered, size: int) -> None:
+        """Go on where recovery ended: in a segment of this size, or (0) after a sealed segment."""
+        self._checkpoints.go_on(found.replay_from)
+        self._planned_segment = found.number
+        self._planned_offset = found.offset
+        self._planned_size = size
+        self._planned_index = found.index
+        self._sequence = found.sequence
+        self.durable_end = (found.number, found.offset, not size)
+
+    # ---- the plan
 
     @property
     def planned_segment(self) -> int:
@@ -176,13 +245,45 @@ class JournalWriter:
     @property
     def idle(self) -> bool:
         """Nothing is waiting and nothing is under way."""
-        return not self._busy and not self._queue and not self.open_group
+        return self._current is None and not self._queue and not self.open_group
+
+    # ---- joining
+
+    def check(self) -> None:
+        """Raise what ended the journal, if it has ended."""
+        if self.ended is not None:
+            raise self.ended
 
     def wake(self) -> None:
-        """Something joined the open group: seal it when the loop has carried out what is ready now."""
-        if not self.awake:
-            self.awake = True
-            self._loop.call_soon(self._turn)
+        """Something joined the open group: it is sealed in the next turn."""
+        self.turn.ask()
+
+    def join(self, size: int, room: int = 0) -> JournalGroup:
+        """The open group, a new one if `size` (counted here) or `room` (counted by the caller) do not fit any more."""
+        group = self.open_group
+        if group.bytes and group.bytes + size + room > self.group_bytes:
+            self.seal()
+            self.check()
+            group = self.open_group
+        if size:
+            self.grew(size)
+        return group
+
+    def grew(self, size: int) -> None:
+        """So many bytes joined the open group."""
+        self.open_group.grew(size)
+        self.pressure.enter(size)
+
+    def count(self, size: int) -> None:
+        """Of what joined the open group, `size` bytes are no entries; a group that is large by now is sealed."""
+        self.grew(size)
+        if self.open_group.bytes >= self.group_bytes:
+            self.seal()
+
+    def touch(self, log: LogState) -> None:
+        """The record of this log goes with the open group, as it is when that is sealed."""
+        if log not in self.open_group.dirty:
+            self.join(len(log.name) + _LOG_RECORD_BYTES).touch(log)
 
     def last_group(self) -> JournalGroup | None:
         """The group whose confirmation says that everything called so far is durable; None when nothing waits."""
@@ -191,9 +292,28 @@ class JournalWriter:
         for planned in reversed(self._queue):
             if planned.group is not None:
                 return planned.group
-        return self._current_group if self._busy else None
+        return None if self._current is None else self._current.group
 
-    _current_group: JournalGroup | None = None
+    def durable(self) -> asyncio.Future[None] | None:
+        """A future of the moment when everything called so far is durable, None: it is. Raises what ended the journal."""
+        if self.ended is not None:
+            raise self.ended
+        group = self.last_group()
+        if group is None:
+            return None
+        if not self.turn.asked:
+            self.turn.ask()
+        return group.waiter()
+
+    async def write(self, record: bytes) -> None:
+        """Wait until a record is durable, with everything called before it."""
+        self.check()
+        self.open_group.add_record(record)
+        self.count(len(record))
+        if (durable := self.durable()) is not None:
+            await durable
+
+    # ---- sealing
 
     def seal(self, flags: int = 0) -> None:
         """Close the open group, give it a place and queue it.
@@ -202,36 +322,38 @@ class JournalWriter:
         may have moved already, and nothing may be confirmed after a checkpoint that is not there.
         """
         group, self.open_group = self.open_group, JournalGroup()
+        self.slice_pause = 0.0
         try:
             self._place(flags, group)
         except Exception as error:
             logger.exception("a group cannot be encoded")
             self.open_group = group  # it fails with the others
-            self._fail(f"a group cannot be encoded: {type(error).__name__}: {error}")
+            self.fail(f"a group cannot be encoded: {type(error).__name__}: {error}")
 
     def _place(self, flags: int, group: JournalGroup) -> None:
         """Give a group its place, with the slice of a checkpoint that its frame carries."""
-        records, checkpoints, now = group.sealed_records(), self._checkpoints, self._loop.time()
+        records, checkpoints = group.sealed_records(), self._checkpoints
         size, reserve = frame_size(group.runs, len(records)), self._seal_reserve(len(group.runs))
         room = self._room_beside(size, reserve)
         if room >= checkpoints.slice_room or (room >= 0 and (flags or group or not checkpoints.open)):
-            carried = checkpoints.next(room, now)
+            carried = checkpoints.next(room, self.turn.now()) if checkpoints.open else NO_SLICE
         else:
             self._begin_segment()
             reserve = self._seal_reserve(len(group.runs))
             room = self._room_beside(size, reserve)
             live = [number for number, use in self._state.usage.segments.items() if number < self._planned_segment]
             self._state.usage.segment(self._planned_segment)
-            carried = checkpoints.first(self._planned_segment, live, room, now)
+            carried = checkpoints.first(self._planned_segment, live, room, self.turn.now())
             carried = carried._replace(head=encode_record(SEGMENT_SIZE, self._planned_size) + carried.head)
             if carried.whole:
                 size -= len(records)
                 records = b""
-        size += len(carried.head) + len(carried.records)
+        if carried is not NO_SLICE:
+            records = b"".join((carried.head, records, carried.records))
+            size += len(carried.head) + len(carried.records)
         needed = aligned(size) + reserve
         if self._planned_offset + needed > self._planned_size:
             raise ValueError(f"a frame needs {needed} bytes, more than a segment of {self._planned_size} has")
-        records = b"".join((carried.head, records, carried.records))
         self._plan(flags | carried.flags, group, group.runs, records, carried.completes)
 
     def _room_beside(self, size: int, reserve: int) -> int:
@@ -245,29 +367,14 @@ class JournalWriter:
             self._plan(SEAL, None, [], self._planned_index.encode())
         self._planned_segment += 1
         self._planned_offset = 0
-        self._planned_size = self._segment_files.segment_bytes
+        self._planned_size = self._segment_bytes
         self._planned_index = SegmentIndex()
-
-    def close_cleanly(self) -> None:
-        """Queue a frame that says: nothing follows, and nothing before it may be missing."""
-        self._checkpoints.give_up()
-        self.open_group.records.append(b"")
-        self.seal(CLOSE)
-        self._advance()
-
-    def stop(self) -> list[JournalGroup]:
-        """Write nothing more; the groups that will never be confirmed."""
-        self._stopped = True
-        self._checkpoints.give_up()
-        groups = [self._current_group, *(planned.group for planned in self._queue), self.open_group]
-        self._queue.clear()
-        return [group for group in groups if group is not None]
 
     def _plan(self, flags: int, group: JournalGroup | None, runs: list[Run], records: bytes, completes: int = -1) -> None:
         """Encode a frame for the next place of the plan, and queue it."""
         segment, offset = self._planned_segment, self._planned_offset
         buffers, size = encode_frame(self._uuid, segment, self._sequence, flags, runs, records)
-        planned = _PlannedFrame(buffers, size, segment, offset, flags, group, completes)
+        planned = Frame(buffers, size, segment, offset, flags, group, completes)
         self._queue.append(planned)
         self._checkpoints.wrote(planned.end - offset)
         self._sequence += 1
@@ -281,123 +388,51 @@ class JournalWriter:
         """Return what the index and the trailer will need."""
         return aligned(HEADER.size + self._planned_index.encoded_size(more_runs)) + TRAILER.size
 
-    def _turn(self) -> None:
-        self.awake = False
-        self._advance()
+    # ---- events, and the frames to write
 
-    def _advance(self) -> None:
-        """Begin with the next frame, if none is under way and its segment is there."""
-        if self._busy or self._stopped:
-            return
-        if not self._queue and (self.open_group or (self._checkpoints.open and self._slice_is_due())):
+    def next_frame(self, *, scarce: bool) -> Frame | None:
+        """The frame to write now; None when one is under way or there is nothing to write.
+
+        `scarce`: no file is taken for a checkpoint alone.
+        """
+        if self._current is not None or self.ended is not None:
+            return None
+        if not self._queue and (self.open_group or (self._checkpoints.open and self._slice_is_due(scarce))):
             self.seal()
-        if not self._queue:  # nothing to do, or the store failed in sealing
-            return
-        planned = self._queue[0]
-        if self._segment is None or self._segment.number != planned.segment:
-            segment = self._segment_files.take(planned.segment)
-            if segment is None or self._stopped:  # taking it may fail, and ends the store then
-                return
-            self._segment = segment
-        self._queue.popleft()
-        self._busy = True
-        self._current_group = planned.group
-        if planned.size > SMALL_FRAME_BYTES:
-            self._write_slice(planned, deque(memoryview(piece) for piece in planned.buffers), planned.offset)
-        elif self._write_all(planned.buffers, planned.offset):
-            self._sync(planned)
+        return self._queue[0] if self._queue else None  # none: nothing to do, or it failed in sealing
 
-    def _slice_is_due(self) -> bool:
-        """True if the open checkpoint goes on although nothing else is to be written; if later, a timer asks again."""
-        if self._segment_files.scarce:
-            return False
-        wait = self._checkpoints.wait(self._loop.time())
-        if wait > 0 and self._slice_timer is None:
-            self._slice_timer = self._loop.call_later(wait, self._slice_time)
-        return wait <= 0
+    def _slice_is_due(self, scarce: bool) -> bool:
+        """True if the open checkpoint goes on although nothing else is to be written; if later, `slice_pause` says when."""
+        self.slice_pause = 0.0 if scarce else max(0.0, self._checkpoints.wait(self.turn.now()))
+        return not scarce and not self.slice_pause
 
-    def _slice_time(self) -> None:
-        self._slice_timer = None
-        self._advance()
+    def begin(self) -> None:
+        """The next frame is under way: its segment is there."""
+        self._current = self._queue.popleft()
 
-    def _write_slice(self, planned: _PlannedFrame, pieces: deque[memoryview], offset: int) -> None:
-        """A large frame leaves in slices, one a loop turn, so that nobody waits long."""
-        if self._stopped:
-            return
-        buffers: list[Buffer] = []
-        room = SLICE_BYTES
-        while pieces and room and len(buffers) < _SLICE_BUFFERS:
-            piece = pieces.popleft()
-            if len(piece) > room:
-                pieces.appendleft(piece[room:])
-                piece = piece[:room]
-            room -= len(piece)
-            buffers.append(piece)
-        if not self._write_all(buffers, offset):
-            return
-        if pieces:
-            self._loop.call_soon(self._write_slice, planned, pieces, offset + SLICE_BYTES - room)
-        else:
-            self._sync(planned)
+    def written(self) -> None:
+        """The frame that was under way is durable."""
+        frame, self._current = self._current, None
+        if frame is not None:
+            self.durable_end = (frame.segment, frame.end, bool(frame.flags & SEAL))
 
-    def _write_all(self, buffers: list[Buffer], offset: int) -> bool:
-        """Write, going on after short writes; False when that failed."""
-        assert self._segment is not None  # noqa: S101 - set before a frame is begun
-        size = sum(map(len, buffers))
-        try:
-            written = self._files.write(self._segment.fd, buffers, offset)
-            while written < size:
-                rest = memoryview(b"".join(buffers))[written:]
-                more = self._files.write(self._segment.fd, [rest], offset + written)
-                if more <= 0:
-                    self._fail(f"writing {self._segment.path} at {offset}: nothing was written")
-                    return False
-                written += more
-        except OSError as error:
-            self._fail(f"writing {self._segment.path} at {offset}: {error}")
-            return False
-        return True
+    def close_cleanly(self) -> None:
+        """Queue a frame that says: nothing follows, and nothing before it may be missing."""
+        self._checkpoints.give_up()
+        self.open_group.add_record(b"")
+        self.seal(CLOSE)
 
-    def _sync(self, planned: _PlannedFrame) -> None:
-        assert self._segment is not None  # noqa: S101 - set before a frame is begun
-        segment = self._segment
-        if planned.flags & SEAL:
-            trailer = encode_trailer(self._uuid, segment.number, planned.offset)
-            if not self._write_all([trailer], segment.size - TRAILER.size):
-                return
-        self.sync_count += 1
-        self._syncer.request(SYNC, segment.fd, partial(self._synced, planned))
+    def fail(self, detail: str) -> None:
+        """Nothing is written or confirmed any more. A turn is asked for, in which everybody is to be told."""
+        if self.ended is None:
+            self.ended = StorageFailed(f"storage failed in {self._folder}: {detail}; restart to recover")
+            self.turn.ask()
 
-    def _synced(self, planned: _PlannedFrame, code: int) -> None:
-        if self._stopped:
-            return
-        if code:
-            self._fail(f"syncing segment {planned.segment}: {describe(code)}")
-        elif planned.offset:
-            self._durable(planned)
-        else:  # nobody hears of a segment before the folder says that it was begun
-            self._segment_files.begun(planned.segment, lambda: self._durable(planned))
-
-    def _durable(self, planned: _PlannedFrame) -> None:
-        if self._stopped:
-            return
-        self._busy = False
-        full = bool(planned.flags & SEAL)
-        self.durable_end = (planned.segment, planned.end, full)
-        group, self._current_group = self._current_group, None
-        if full:
-            self.on_sealed(planned.segment)
-        if planned.completes >= 0:
-            self.on_checkpoint(planned.completes)
-        if group is not None:
-            self.on_confirmed(group, planned.segment, planned.offset + HEADER.size)
-            confirm(group)
-            for call in group.confirmed:
-                call()
-        # Not at once: what the confirmation sets free now should be in the next group.
-        self.wake()
-
-    def _fail(self, detail: str) -> None:
-        if not self._stopped:
-            self._stopped = True
-            self.on_failure(detail)
+    def stop(self, error: LedgerError) -> list[JournalGroup]:
+        """Write nothing more; the groups that will never be confirmed."""
+        self.ended = self.ended or error
+        self._checkpoints.give_up()
+        frames = [] if self._current is None else [self._current]
+        groups = [*(frame.group for frame in (*frames, *self._queue)), self.open_group]
+        self._queue.clear()
+        return [group for group in groups if group is not None]

@@ -16,8 +16,8 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseLog, SnapshotParts
-from pulsar_txn.ledger.limits import Pressure, Tally
+from pulsar_txn.ledger.handles import BaseLog, SnapshotParts
+from pulsar_txn.ledger.limits import MAX_VALUE_BYTES, Pressure, Tally
 from pulsar_txn.ledger.protocols import (
     Buffer,
     Cursor,

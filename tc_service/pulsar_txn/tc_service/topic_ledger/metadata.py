@@ -22,8 +22,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import AuthorizationError, PulsarError
-from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
-from pulsar_txn.ledger.limits import check_name
+from pulsar_txn.ledger.limits import MAX_VALUE_BYTES, check_name
 from pulsar_txn.ledger.metadata import Watcher
 from pulsar_txn.ledger.protocols import (
     SNAPSHOT_PART_BYTES,
