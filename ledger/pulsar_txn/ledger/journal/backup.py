@@ -106,7 +106,6 @@ def cut_of_closed(files: Files, folder: str) -> Cut:
     if form is None:
         raise BackupRefused(f"{folder} holds no journal; name the data folder of a broker")
     opened = OpenSegments(files, read_only=True)
-    opened.busy_from = 1 << 63
     try:
         names = files.names(folder)
         marked = None

@@ -64,7 +64,6 @@ async def check(folder: str | Path, *, files: Files | None = None) -> list[Findi
 async def check_copy(path: str, *, files: Files) -> list[Finding]:
     """The same of a folder that no store uses, a backup for instance: takes no lock and writes nothing."""
     opened = OpenSegments(files, read_only=True)
-    opened.busy_from = 1 << 63
     try:
         return await _check_folder(files, path, opened)
     except (LogDamaged, ReadFailed) as error:
@@ -254,10 +253,8 @@ async def reset_log(store: JournalStore, name: str) -> None:
     """
     plan_reset(store, name)
     state = store.state.by_name[name]
-    state.damage = None
-    for stored in state.snapshots:
-        stored.free(store.state.usage, state.ledger_id)
-    state.snapshots.clear()
+    state.forget_damage()
+    state.forget_snapshots(store.state.usage)
     log = await store.open(name, create=False)
     log.trim((state.ledger_id, state.next_entry))
     for cursor_name in log.cursor_names():
@@ -308,7 +305,6 @@ class _ClosedJournal:
 
     def _opened(self, files: Files) -> OpenSegments:
         opened = OpenSegments(files, read_only=True)
-        opened.busy_from = 1 << 63
         for name in files.names(self._folder):
             if match := SEGMENT_NAME.fullmatch(name):
                 opened.find(int(match[1]), f"{self._folder}/{name}")

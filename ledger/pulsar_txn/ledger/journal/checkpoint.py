@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, decode_old_base
+from pulsar_txn.ledger.cursor_changes import decode_base, decode_old_base
 from pulsar_txn.ledger.cursor_state import END
 from pulsar_txn.ledger.journal.frame import (
     CHANGE,
@@ -55,7 +55,7 @@ from pulsar_txn.ledger.journal.state import (
     StoredSnapshot,
     location,
 )
-from pulsar_txn.ledger.protocols import ReadFailed, Versioned
+from pulsar_txn.ledger.protocols import Versioned
 
 SLICE_BYTES: Final = 256 << 10
 SLICE_RECORDS: Final = 1000
@@ -262,7 +262,7 @@ class Replay:
         for end in ends:
             if end is not None and end[0].next_entry < end[1]:
                 end[0].damaged(end[0].next_entry, f"its end is missing, it had {end[1]} entries")
-                end[0].next_entry = end[1]
+                end[0].reach(end[1])
 
     def check_complete(self) -> None:
         """After the last frame: ValueError when a part of a cursor never came."""
@@ -292,15 +292,14 @@ class Replay:
         for log in self.state.logs.values():
             found = self._found.pop(log.ledger_id, [])
             if log.damage is not None and log.damage.position is not None and log.damage.position[1] < log.first_entry:
-                log.damage = None  # trimmed, or reset, since; a gap that goes on after that is found again
+                log.forget_damage()  # trimmed, or reset, since; a gap that goes on after that is found again
             end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
             if end < log.next_entry:
                 log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
             if any(place < 0 for stored in log.snapshots for place in stored.places):
                 log.damaged(log.first_entry, "its snapshot, or a part of it, is missing")
-            if unreadable and log.damage is not None:
-                detail = f"{log.damage.detail}; a segment that may hold them cannot be read"
-                log.damage = ReadFailed(log.name, log.damage.position, detail)
+            if unreadable:
+                log.damage_is_unreadable()
         self._found.clear()
 
     def _count(self, runs: Iterable[RunHead]) -> None:
@@ -311,7 +310,7 @@ class Replay:
             if kind == DATA and log is not None and ledger_id not in fresh:
                 if first != log.next_entry:
                     log.damaged(log.next_entry, f"entries up to {first - 1} are missing")
-                log.next_entry = first + count
+                log.reach(first + count)
 
     def _apply_record(self, kind: int, number: int, key: str, value: bytes) -> tuple[LogState, int] | None:
         state = self.state
@@ -320,15 +319,15 @@ class Replay:
         if kind in (CHANGE, CURSOR_PIECE):
             cursor = state.cursors.get(number)
             if cursor is not None:  # its slice is to come otherwise, or it was deleted later in the same frame
-                _carry_on(cursor, kind, value)
+                (cursor.apply_change if kind == CHANGE else cursor.apply_piece)(value)
         elif kind in (CURSOR, OLD_CURSOR):
             self._apply_cursor(kind, number, key, value)
         elif kind == META:
-            state.values[key] = Versioned(value, number)
+            state.put_value(key, Versioned(value, number))
         elif kind == META_GONE:
-            state.values.pop(key, None)
+            state.put_value(key, None)
         elif kind == COUNTER:
-            state.counters[key] = number
+            state.put_counter(key, number)
         else:
             self._apply_housekeeping(kind, number, value)
         return None
@@ -344,8 +343,7 @@ class Replay:
         elif kind == SEGMENT_GONE:
             self.live_segments.discard(number)
         elif kind == IDS:
-            state.next_ledger_id = max(state.next_ledger_id, number)
-            state.next_cursor_id = max(state.next_cursor_id, NUMBER.unpack(value)[0])
+            state.ids_are_given(number, NUMBER.unpack(value)[0])
         elif kind not in (REPLAY_FROM, SEGMENT_SIZE):
             raise ValueError(f"record of unknown kind {kind}")
 
@@ -354,15 +352,14 @@ class Replay:
         log = self.state.logs.get(ledger_id)
         if log is None:
             log = LogState(name, ledger_id)
-            log.next_entry = next_entry
+            log.reach(next_entry)
             self.state.add_log(log)
             self._fresh.add(ledger_id)
-        log.epoch, log.first_entry, log.next_serial = epoch, first_entry, max(serial + 1, log.next_serial)
         if len(value) > LOG_VALUE.size:
             stored = StoredSnapshot.decode(value[LOG_VALUE.size :])
         else:
             stored = StoredSnapshot(serial, 1, None, durable=True) if serial else None
-        log.snapshots = [] if stored is None else [stored]
+        log.told(epoch, first_entry, serial, stored)
         return log, next_entry
 
     def _apply_cursor(self, kind: int, number: int, name: str, value: bytes) -> None:
@@ -379,19 +376,10 @@ class Replay:
         """Parts of snapshots, finished or not; of a part and its copies, or a serial used again, the newest place counts."""
         size = section.bytes // len(section.firsts)
         for serial, offset in zip(section.firsts, section.offsets, strict=True):
-            log.next_serial = max(log.next_serial, serial + 1)
+            log.found_part(serial)
             stored, place = log.snapshot_of(serial), location(segment, offset)
             if stored is not None and stored.place(serial) < place:
                 stored.put(self.state.usage, log.ledger_id, serial, place, size)
-
-
-def _carry_on(cursor: StoredCursor, kind: int, value: bytes) -> None:
-    """A change, or the next piece; a piece of what is known says nothing new."""
-    if kind == CHANGE:
-        cursor.upto = apply_changes(cursor.state, value, cursor.upto)
-    elif cursor.upto != END:
-        added, _ = cursor.state.add_piece(value)
-        cursor.upto = max(cursor.upto, added)
 
 
 def _index_sections(log: LogState, found: list[tuple[int, Section]]) -> int:
@@ -415,9 +403,7 @@ def _without_overlaps(found: list[tuple[int, Section]]) -> list[tuple[int, Secti
             newest[first] = (end, segment, offset)
     single: list[tuple[int, Section]] = []
     for first, (end, segment, offset) in sorted(newest.items()):
-        section = Section(0, DATA)
-        section.firsts.append(first)
-        section.offsets.append(offset)
-        section.end = end
-        single.append((segment, section))
+        index = SegmentIndex()
+        index.add(0, first, end - first, DATA, offset, 0)
+        single.append((segment, index.sections[0]))
     return single

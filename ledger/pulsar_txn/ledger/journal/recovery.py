@@ -273,6 +273,10 @@ class Recovered:
     unreadable_runs: bool = False
     """Some runs are not known because a medium could not be read: what is missing may come back."""
 
+    def add_finding(self, finding: Finding) -> None:
+        """One more thing that is wrong."""
+        self.findings.append(finding)
+
 
 def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | None) -> Recovered:
     """Read everything, and say what is wrong in `findings`; a fatal one means that the state cannot be relied on.
@@ -296,16 +300,17 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
     if marked is not None and found.number < marked:
         state_of = "holds no valid frame" if marked in segments else "is missing"
         detail = f"segment {marked} was begun and {state_of}: what was confirmed in it is lost"
-        found.findings.append(Finding(None, None, detail, "segment", marked, fatal=True))
+        found.add_finding(Finding(None, None, detail, "segment", marked, fatal=True))
     elif found.number < 0 and started:
-        found.findings.append(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
+        found.add_finding(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
     _add_older(found, replay, opened, uuid)
     replay.build_indexes(unreadable=found.unreadable_runs)
     damaged = [log.damage for log in state.logs.values() if log.damage is not None]
-    found.findings += [of_error(damage, "log") for damage in damaged]
+    for damage in damaged:
+        found.add_finding(of_error(damage, "log"))
     if damaged:  # nothing may seem to be needed there, and everything that is missing may be there
         for number in found.not_known:
-            state.usage.segment(number).pinned = True
+            state.usage.segment(number).pin()
     for finding in found.findings:
         logger.error("%s", finding.detail)
     return found
@@ -320,7 +325,7 @@ def _add_damage(found: Recovered, segment: Segment, scan: Scan, *, newest: bool)
 def _add_finding(found: Recovered, segment: Segment, each: Damage, *, fatal: bool) -> None:
     detail = f"{segment.path} at offset {each.offset}: {each.detail}"
     place = (segment.number, each.offset)
-    found.findings.append(Finding(None, None, detail, each.kind, *place, unreadable=each.unreadable, fatal=fatal))
+    found.add_finding(Finding(None, None, detail, each.kind, *place, unreadable=each.unreadable, fatal=fatal))
     found.unreadable_runs |= each.unreadable and each.unknown
 
 
@@ -381,9 +386,11 @@ class _Replayed:
         except ValueError as error:
             self._fatal("checkpoint", newest, 0, str(error))
         usage = found.state.usage
-        usage.replay_from = found.replay_from
+        usage.replay_begins(found.replay_from)
         for number, index in self._indexes.items():
-            usage.segment(number).sealed = number < newest.number or found.sealed
+            use = usage.segment(number)
+            if number < newest.number or found.sealed:
+                use.seal()
             self._replay.add_segment(number, index)
 
     def _check_size(self, newest: Segment, content: Content, scan: Scan) -> None:
@@ -396,7 +403,7 @@ class _Replayed:
         segment = self._opened.segments.get(number)
         if segment is None:
             detail = f"segment {number} is missing; it has the checkpoint that {newest.path} relies on"
-            self._found.findings.append(Finding(None, None, detail, "segment", number, fatal=True))
+            self._found.add_finding(Finding(None, None, detail, "segment", number, fatal=True))
             return
         content = read_content(self._opened, segment)
         scan = scan_segment(content, self._uuid, number)
@@ -428,7 +435,7 @@ class _Replayed:
 
     def _fatal(self, kind: FindingKind, segment: Segment, offset: int, detail: str) -> None:
         text = f"{segment.path} at offset {offset}: {detail}"
-        self._found.findings.append(Finding(None, None, text, kind, segment.number, offset, fatal=True))
+        self._found.add_finding(Finding(None, None, text, kind, segment.number, offset, fatal=True))
 
 
 def _tail(segment: Segment, content: Content, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
@@ -469,10 +476,10 @@ def _add_older(found: Recovered, replay: Replay, opened: OpenSegments, uuid: byt
         index = read_index(opened, segment, uuid)
         if index is None:
             index = _scan_old(found, opened, segment, uuid)
-        state.usage.segment(number).sealed = True
+        state.usage.segment(number).seal()
         replay.add_segment(number, index)
     for number in sorted(replay.live_segments - set(segments)):
-        found.findings.append(Finding(None, None, f"segment {number} is missing", "segment", number))
+        found.add_finding(Finding(None, None, f"segment {number} is missing", "segment", number))
 
 
 def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex | None:
@@ -513,7 +520,7 @@ def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[Segm
 def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex:
     index, scan = scan_runs(opened, segment, uuid)
     detail = f"{segment.path}: its index or its trailer is unreadable; its frames were read instead"
-    found.findings.append(Finding(None, None, detail, "index", segment.number))
+    found.add_finding(Finding(None, None, detail, "index", segment.number))
     _add_damage(found, segment, scan, newest=False)
     if scan.damage or not scan.frames:
         found.not_known.append(segment.number)

@@ -85,7 +85,7 @@ class OpenSegments:
     def __init__(self, files: Files, *, read_only: bool = False) -> None:
         self.files = files
         self.segments: dict[int, Segment] = {}
-        self.busy_from = 0
+        self.busy_from = 1 << 63 if read_only else 0
         self.cached_only = False
         self._open = files.open_to_read if read_only else files.open
         self._read_lately: dict[int, Segment] = {}

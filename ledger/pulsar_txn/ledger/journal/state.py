@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from pulsar_txn.ledger.cursor_changes import encode_base
+from pulsar_txn.ledger.cursor_changes import apply_changes, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.journal.frame import CURSOR, CURSOR_PIECE, LOG, LOG_VALUE, NUMBER, encode_record
 from pulsar_txn.ledger.limits import CURSOR_BYTES, LOG_BYTES, Tally
@@ -388,6 +388,16 @@ class StoredCursor:
         self.state = state
         self.upto = upto
 
+    def apply_change(self, data: bytes) -> None:
+        """Apply encoded changes."""
+        self.upto = apply_changes(self.state, data, self.upto)
+
+    def apply_piece(self, data: bytes) -> None:
+        """Apply the next piece; a piece of what is known says nothing new."""
+        if self.upto != END:
+            added, _ = self.state.add_piece(data)
+            self.upto = max(self.upto, added)
+
     def base(self, max_bytes: int) -> tuple[bytes, int]:
         """The record of the state, or of its beginning, and the entry up to which that is everything."""
         base, upto = encode_base(self.state, max_bytes)
@@ -448,6 +458,16 @@ class LogState:
         """Entries before `next_entry` are in sealed groups."""
         self.next_entry = next_entry
 
+    def told(self, epoch: int, first_entry: int, serial: int, snapshot: StoredSnapshot | None) -> None:
+        """Apply a record of the log: `serial` is the newest one that was given to a part of a snapshot by then."""
+        self.epoch, self.first_entry = epoch, first_entry
+        self.found_part(serial)
+        self.snapshots = [] if snapshot is None else [snapshot]
+
+    def found_part(self, serial: int) -> None:
+        """A part of a snapshot has this serial; it is not given again."""
+        self.next_serial = max(serial + 1, self.next_serial)
+
     def begin_snapshot(self, covers: int) -> StoredSnapshot:
         """A snapshot without parts."""
         stored = StoredSnapshot(self.next_serial, 0, covers)
@@ -488,6 +508,16 @@ class LogState:
         """The snapshot that this part belongs to, None when nobody needs it."""
         return next((stored for stored in self.snapshots if stored.has(serial)), None)
 
+    def forget_damage(self) -> None:
+        """Nothing that is still wanted is damaged."""
+        self.damage = None
+
+    def damage_is_unreadable(self) -> None:
+        """Whatever is missing may lie where nothing could be read, and come back."""
+        if self.damage is not None:
+            detail = f"{self.damage.detail}; a segment that may hold them cannot be read"
+            self.damage = ReadFailed(self.name, self.damage.position, detail)
+
     def damaged(self, entry: int, detail: str) -> LogDamaged:
         """The error to raise; the first one is remembered, and refuses the log when it is opened."""
         found = LogDamaged(self.name, (self.ledger_id, entry), detail)
@@ -519,6 +549,22 @@ class JournalState:
     def keep_metadata(self, values: dict[str, Versioned], counters: dict[str, int]) -> None:
         """Checkpoints write these from now on, which their owner changes."""
         self.values, self.counters = values, counters
+
+    def put_value(self, path: str, value: Versioned | None) -> None:
+        """A value of the metadata was written, or deleted (None)."""
+        if value is None:
+            self.values.pop(path, None)
+        else:
+            self.values[path] = value
+
+    def put_counter(self, path: str, number: int) -> None:
+        """The next number of a counter was written."""
+        self.counters[path] = number
+
+    def ids_are_given(self, ledger_id: int, cursor_id: int) -> None:
+        """The numbers before these two are not given again."""
+        self.next_ledger_id = max(self.next_ledger_id, ledger_id)
+        self.next_cursor_id = max(self.next_cursor_id, cursor_id)
 
     def check_log(self, name: str) -> None:
         """StateTooLarge when there is no room for one more log."""
@@ -565,7 +611,7 @@ class JournalState:
         self.tally.grew(_log_cost(log.name))
         self.logs[log.ledger_id] = log
         self.by_name[log.name] = log
-        self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
+        self.ids_are_given(log.ledger_id + 1, 0)
 
     def add_cursor(self, cursor: StoredCursor) -> None:
         """A cursor with its number; one of the same number is replaced."""
@@ -573,7 +619,7 @@ class JournalState:
         self.tally.grew(_cursor_cost(cursor.name))
         self.cursors[cursor.cursor_id] = cursor
         cursor.log.cursors[cursor.name] = cursor
-        self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)
+        self.ids_are_given(0, cursor.cursor_id + 1)
 
 
 def _log_cost(name: str) -> int:

@@ -291,9 +291,8 @@ class JournalStore:
         self.segment_files.find()
         marked = self.segment_files.marked
         found = recover(self.segment_files.opened, form.uuid, started=form.started, marked=marked)
-        found.findings += folders.check_mark(form, marked)
-        self.state, self.findings = found.state, found.findings
-        if (fatal := first_fatal(found.findings)) is not None:
+        self.state, self.findings = found.state, found.findings + folders.check_mark(form, marked)
+        if (fatal := first_fatal(self.findings)) is not None:
             raise fatal.error()
         self._syncer = self._files.start_syncer(self._helper_died)
         self._begin(found)
