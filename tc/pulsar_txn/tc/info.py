@@ -37,12 +37,12 @@ class TransactionInfo:
 
     @property
     def check_group(self) -> str | None:
-        """None for none."""
+        """Check group that is asked for its outcome; None for none."""
         return self.extras.group
 
     @property
     def check_count(self) -> int:
-        """How many questions about it members have begun to answer."""
+        """Number of questions about it that members have begun to answer."""
         return self.extras.check_count
 
     @property
@@ -52,12 +52,12 @@ class TransactionInfo:
 
     @property
     def held(self) -> int:
-        """Why it is HELD (`causes.Cause`), 0 for what is not."""
+        """Cause of its being HELD (`causes.Cause`), 0 for what is not."""
         return self.extras.held
 
     @property
     def parked_ms(self) -> int | None:
-        """Since when it waits for an operator, None: it does not."""
+        """Time since when it waits for an operator, in ms; None: it does not."""
         return self.extras.parked_ms if self.status is OPEN else None
 
 

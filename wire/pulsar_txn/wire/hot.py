@@ -62,7 +62,7 @@ _MAX_INT: Final = (1 << 31) - 1
 _MAX_UINT: Final = (1 << 32) - 1
 
 
-def _ends(prefix: bytes) -> dict[bytes, int]:
+def ends_of(prefix: bytes) -> dict[bytes, int]:
     """End of the body, by the first bytes of a frame whose body is shorter than 128 bytes.
 
     One look-up checks the type, that the body is in the usual place, and that both sizes agree.
@@ -71,24 +71,24 @@ def _ends(prefix: bytes) -> dict[bytes, int]:
     return {(start - 4 + size).to_bytes(4) + prefix + bytes((size,)): start + size for size in range(128)}
 
 
-def _starts(prefix: bytes) -> list[bytes]:
+def starts_of(prefix: bytes) -> list[bytes]:
     """Bytes before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
     head = len(prefix) + 1
     return [_SIZES(head + size + 4, head + size) + prefix + bytes((size,)) for size in range(128)]
 
 
-_SEND_ENDS: Final = _ends(_SEND)
-_SEND_RECEIPT_ENDS: Final = _ends(_SEND_RECEIPT)
+_SEND_ENDS: Final = ends_of(_SEND)
+_SEND_RECEIPT_ENDS: Final = ends_of(_SEND_RECEIPT)
 _SEND_RECEIPT_HEADS: Final = {4 + end: end.to_bytes(4) + start for start, end in _SEND_RECEIPT_ENDS.items()}
-_SEND_RECEIPT_STARTS: Final = _starts(_SEND_RECEIPT)
-_MESSAGE_ENDS: Final = _ends(_MESSAGE)
-_ACK_ENDS: Final = _ends(_ACK)
-_FLOW_ENDS: Final = _ends(_FLOW)
-_ACK_RESPONSE_ENDS: Final = _ends(_ACK_RESPONSE)
-_ACK_RESPONSE_STARTS: Final = _starts(_ACK_RESPONSE)
+_SEND_RECEIPT_STARTS: Final = starts_of(_SEND_RECEIPT)
+_MESSAGE_ENDS: Final = ends_of(_MESSAGE)
+_ACK_ENDS: Final = ends_of(_ACK)
+_FLOW_ENDS: Final = ends_of(_FLOW)
+_ACK_RESPONSE_ENDS: Final = ends_of(_ACK_RESPONSE)
+_ACK_RESPONSE_STARTS: Final = starts_of(_ACK_RESPONSE)
 
 
-def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]:
+def shape_of(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]:
     """A matcher of bodies that are exactly these parts: called with a frame, and where its body begins and ends.
 
     The one engine for bytes that runs in C: it is several times faster than a loop over the fields. `N` in a part
@@ -97,17 +97,17 @@ def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]
     return re.compile(b"".join(parts).replace(b"N", NUMBER), re.DOTALL).fullmatch
 
 
-_SEND_SHAPE: Final = _shape(rb"\x08N\x10N(?:\x18N)?(?:\x20N\x28N)?(?:\x30N)?(?:\x38([\x00\x01]))?(?:\x40([\x00\x01]))?")
-_MESSAGE_SHAPE: Final = _shape(rb"\x08N\x12(.)(\x08N\x10N(?:\x18N)?)(?:\x18N)?(?:\x20N)?(?:\x28N)?")
-_FLOW_SHAPE: Final = _shape(rb"\x08N\x10N")
-_ACK_SHAPE: Final = _shape(
+_SEND_SHAPE: Final = shape_of(rb"\x08N\x10N(?:\x18N)?(?:\x20N\x28N)?(?:\x30N)?(?:\x38([\x00\x01]))?(?:\x40([\x00\x01]))?")
+_MESSAGE_SHAPE: Final = shape_of(rb"\x08N\x12(.)(\x08N\x10N(?:\x18N)?)(?:\x18N)?(?:\x20N)?(?:\x28N)?")
+_FLOW_SHAPE: Final = shape_of(rb"\x08N\x10N")
+_ACK_SHAPE: Final = shape_of(
     rb"\x08N\x10([\x00\x01])\x1a(.)(\x08N\x10N(?:\x28N)?(?:\x30N)?)(?:\x30N\x38N)?(?:\x40N)?"
     rb"(?:\xa1\x06(.{8})\xa8\x06N)?"
 )
-_ACK_RESPONSE_SHAPE: Final = _shape(rb"\x08N(?:\x10N\x18N)?(?:\x30N)?")
+_ACK_RESPONSE_SHAPE: Final = shape_of(rb"\x08N(?:\x10N\x18N)?(?:\x30N)?")
 
 
-def _txn_id(least: int, most: int) -> TxnId:
+def txn_id_of(least: int, most: int) -> TxnId:
     """The id from its halves on the wire; without NamedTuple's own constructor, which takes three times as long."""
     return _new(TxnId, (most if most <= _MAX_LONG else most - _2_64, least if least <= _MAX_LONG else least - _2_64))
 
@@ -171,7 +171,7 @@ def decode_send(frame: bytes) -> Send:
                 if least is None
                 else _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                 if len(least) <= _LONGEST_USUAL >= len(most)
-                else _txn_id(NUMBERS[least], NUMBERS[most]),
+                else txn_id_of(NUMBERS[least], NUMBERS[most]),
                 None if highest is None else signed64(NUMBERS[highest]),
                 is_chunk == b"\x01",
                 marker == b"\x01",
@@ -183,7 +183,7 @@ def decode_send(frame: bytes) -> Send:
         send.producer_id,
         signed64(send.sequence_id),
         send.num_messages,
-        _txn_id(send.txnid_least_bits, send.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
+        txn_id_of(send.txnid_least_bits, send.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
         signed64(send.highest_sequence_id) if has("highest_sequence_id") else None,
         send.is_chunk,
         send.marker,
@@ -449,7 +449,7 @@ def decode_ack(frame: bytes) -> Ack:
                 if least is None
                 else _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                 if len(least) <= _LONGEST_USUAL >= len(most)
-                else _txn_id(NUMBERS[least], NUMBERS[most]),
+                else txn_id_of(NUMBERS[least], NUMBERS[most]),
                 None if request_id is None else NUMBERS[request_id],
                 None if acker is None else (int.from_bytes(acker, "little"), NUMBERS[number]),
             )
@@ -467,7 +467,7 @@ def decode_ack(frame: bytes) -> Ack:
             )
             for place in ack.message_id
         ],
-        _txn_id(ack.txnid_least_bits, ack.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
+        txn_id_of(ack.txnid_least_bits, ack.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
         ack.request_id if has("request_id") else None,
         (ack.acker, ack.ack_number) if has("acker") and has("ack_number") else None,
     )
@@ -524,13 +524,13 @@ def decode_ack_response(frame: bytes) -> AckResponse:
     if end is not None and end <= len(frame) and (found := _ACK_RESPONSE_SHAPE(frame, 9, end)) is not None:
         consumer, least, most, request = found.groups()
         request_id = None if request is None else NUMBERS[request]
-        return NUMBERS[consumer], request_id, None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]), None, None
+        return NUMBERS[consumer], request_id, None if least is None else txn_id_of(NUMBERS[least], NUMBERS[most]), None, None
     response = _body(frame, 38).ackResponse
     has = response.HasField
     return (
         response.consumer_id,
         response.request_id if has("request_id") else None,
-        _txn_id(response.txnid_least_bits, response.txnid_most_bits)
+        txn_id_of(response.txnid_least_bits, response.txnid_most_bits)
         if has("txnid_least_bits") and has("txnid_most_bits")
         else None,
         response.error if has("error") else None,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from . import pulsar_pb2 as pb
 from .errors import MalformedFrame
 from .frames import NAMES, decode_command
-from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
+from .hot import ends_of, shape_of, starts_of, txn_id_of  # the parts of which all hand-written codecs are made
 from .hot_tails import (
     MAX_TAIL_BYTES,
     FirstParticipant,
@@ -76,8 +76,8 @@ def _prefix(kind: int) -> bytes:
 
 
 _PREFIX: Final = {kind: _prefix(kind) for kind in range(50, 62)}
-_ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
-STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
+_ENDS: Final = {kind: ends_of(prefix) for kind, prefix in _PREFIX.items()}
+STARTS: Final = {kind: starts_of(prefix) for kind, prefix in _PREFIX.items()}
 """By type, then by the size of the body: what comes before the body in its frame. For a response without an error, the body is
 the `head` of its request (see `encode_response`)."""
 
@@ -98,13 +98,13 @@ _FIRST_TAG: Final = _CLUSTER_TAG
 _BODY: Final = 9
 """Offset of a body of less than 128 bytes."""
 
-_NEW_TXN_SHAPE: Final = _shape(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
+_NEW_TXN_SHAPE: Final = shape_of(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
 _NEW_TXN_BEGINNING: Final = beginning(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
 _IDS_BEGINNING: Final = beginning(rb"(\x08N\x10N\x18N)")
-_END_TXN_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?(?:\xc0\x06([\x00\x01]))?")
-_RESPONSE_SHAPE: Final = _shape(rb"\x08N\x10N\x18N")
-_PARTITION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(.*)")
-_SUBSCRIPTION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
+_END_TXN_SHAPE: Final = shape_of(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?(?:\xc0\x06([\x00\x01]))?")
+_RESPONSE_SHAPE: Final = shape_of(rb"\x08N\x10N\x18N")
+_PARTITION_SHAPE: Final = shape_of(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(.*)")
+_SUBSCRIPTION_SHAPE: Final = shape_of(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
 
 
 def _frame(kind: int, body: bytes) -> bytes:
@@ -276,11 +276,11 @@ def decode_end_txn(frame: bytes) -> EndTxn:
         txn = (
             _new(TxnId, (NUMBERS[most], NUMBERS[least]))
             if len(least) <= _LONGEST_USUAL >= len(most)
-            else _txn_id(NUMBERS[least], NUMBERS[most])
+            else txn_id_of(NUMBERS[least], NUMBERS[most])
         )
         return _new(EndTxn, (head, txn, action[0], (), False, b"", False, all_answered == b"\1"))
     body = _body(frame, END_TXN).endTxn
-    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    txn = txn_id_of(body.txnid_least_bits, body.txnid_most_bits)
     return EndTxn(
         _ids(body.request_id, txn),
         txn,
@@ -340,7 +340,7 @@ def decode_add_partitions(frame: bytes) -> tuple[bytes, TxnId, list[str]]:
                 (
                     _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                     if len(least) <= _LONGEST_USUAL >= len(most)
-                    else _txn_id(NUMBERS[least], NUMBERS[most])
+                    else txn_id_of(NUMBERS[least], NUMBERS[most])
                 ),
                 [text],
             )
@@ -348,7 +348,7 @@ def decode_add_partitions(frame: bytes) -> tuple[bytes, TxnId, list[str]]:
     if usual is not None:
         return *_ids_of(usual[0]), list(usual[1][0])
     body = _body(frame, ADD_PARTITION_TO_TXN).addPartitionToTxn
-    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    txn = txn_id_of(body.txnid_least_bits, body.txnid_most_bits)
     return _ids(body.request_id, txn), txn, list(body.partitions)
 
 
@@ -382,7 +382,7 @@ def decode_add_subscriptions(frame: bytes) -> tuple[bytes, TxnId, list[tuple[str
                 (
                     _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                     if len(least) <= _LONGEST_USUAL >= len(most)
-                    else _txn_id(NUMBERS[least], NUMBERS[most])
+                    else txn_id_of(NUMBERS[least], NUMBERS[most])
                 ),
                 [named],
             )
@@ -390,7 +390,7 @@ def decode_add_subscriptions(frame: bytes) -> tuple[bytes, TxnId, list[tuple[str
     if usual is not None:
         return *_ids_of(usual[0]), list(usual[1][0])
     body = _body(frame, ADD_SUBSCRIPTION_TO_TXN).addSubscriptionToTxn
-    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    txn = txn_id_of(body.txnid_least_bits, body.txnid_most_bits)
     return _ids(body.request_id, txn), txn, [(each.topic, each.subscription) for each in body.subscription]
 
 
@@ -419,7 +419,7 @@ def _usual_add(frame: bytes, kind: int) -> tuple[re.Match[bytes], tuple[tuple[An
 
 def _ids_of(found: re.Match[bytes]) -> tuple[bytes, TxnId]:
     head, _, least, most = found.groups()
-    return head, _txn_id(NUMBERS[least], NUMBERS[most])
+    return head, txn_id_of(NUMBERS[least], NUMBERS[most])
 
 
 # ---------------------------------------------------------------- END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION
@@ -504,7 +504,7 @@ def decode_response(frame: bytes, kind: int) -> Response:
             (
                 _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                 if len(least) <= _LONGEST_USUAL >= len(most)
-                else _txn_id(NUMBERS[least], NUMBERS[most])
+                else txn_id_of(NUMBERS[least], NUMBERS[most])
             ),
             None,
             None,
@@ -512,7 +512,7 @@ def decode_response(frame: bytes, kind: int) -> Response:
     body = getattr(_body(frame, kind), NAMES[kind])
     return (
         body.request_id,
-        _txn_id(body.txnid_least_bits, body.txnid_most_bits),
+        txn_id_of(body.txnid_least_bits, body.txnid_most_bits),
         int(body.error) if body.HasField("error") else None,
         body.message if body.HasField("message") else None,
     )
