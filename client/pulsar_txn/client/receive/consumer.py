@@ -484,7 +484,8 @@ def reception_of(consumer: AsyncConsumer[T]) -> Reception[T]:
 
 def receives_still(consumer: AsyncConsumer[Any], message: Message[Any]) -> bool:
     """True if the broker still delivers the partition of a received message here; on Failover it may have moved."""
-    return reception_of(consumer).is_active_for(message)
+    part = reception_of(consumer).parts.of_message(message)
+    return part is not None and part.is_active
 
 
 __all__ = ["Acknowledged", "AsyncConsumer", "open_consumer", "receives_still", "reception_of"]

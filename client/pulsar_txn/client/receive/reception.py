@@ -137,11 +137,6 @@ class Reception(Generic[T]):
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
-    def is_active_for(self, message: Message[Any]) -> bool:
-        """True if the broker still delivers the partition of a received message here; on Failover it may have moved."""
-        part = self.parts.of_message(message)
-        return part is not None and part.is_active
-
     def unit(self, txn: AsyncTransaction | None) -> Enlisting | None:
         """The transaction that was given; where `txn=` was left out, the one around the running code.
 
