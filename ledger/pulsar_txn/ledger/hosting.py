@@ -157,20 +157,28 @@ def _nothing() -> None:
 
 
 class Place:
-    """One log of a host: the position that was applied last, and the position that is durable. Listens to its log."""
+    """One log of a host: the position that was applied last, and the position that is durable."""
 
-    __slots__ = ("_host", "applied", "confirmed", "log", "name")
+    __slots__ = ("applied", "confirmed", "log", "name")
 
-    def __init__(self, host: Host[Any, Any], name: str, log: HostedLog) -> None:
-        self._host = host
+    def __init__(self, name: str, log: HostedLog) -> None:
         self.name = name
         self.log = log
         self.applied = self.confirmed = log.last_confirmed
-        log.listen(self)
+
+
+class _Listener:
+    """Listens to the log of one place, for its host."""
+
+    __slots__ = ("_host", "_place")
+
+    def __init__(self, host: Host[Any, Any], place: Place) -> None:
+        self._host = host
+        self._place = place
 
     def log_confirmed(self, position: Position) -> None:
         """Everything up to `position` is durable."""
-        self.confirmed = position
+        self._place.confirmed = position
         self._host.release()
 
     def log_failed(self, error: LedgerError) -> None:
@@ -211,7 +219,7 @@ class Host(Generic[RequestT, RecordT]):
         self.failure: Exception | None = None
         self.expired = 0
         self.appended = 0
-        self.places = {name: Place(self, name, log) for name, log in logs.items()}
+        self.places = {name: Place(name, log) for name, log in logs.items()}
         self.main = self.places[machine.logs[0]]
         self._leased = self.main.log if isinstance(self.main.log, LeasedLog) else None
         self.snapshots = SnapshotTaker(self)
@@ -229,6 +237,8 @@ class Host(Generic[RequestT, RecordT]):
         self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
         self._tell_performed = skin.performed if overridden.performed is not Skin.performed else None
         self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
+        for place in self.places.values():
+            place.log.listen(_Listener(self, place))
 
     # ---- requests
 
