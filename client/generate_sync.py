@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
-TARGET = ROOM / "sync" / "twins.py"
+TARGET = ROOM / "sync" / "classes.py"
 NAMES = (
     "Transaction",
     "ManagedTransaction",
@@ -45,7 +45,7 @@ GENERIC = {
     "TransactionalBatchBlock",
 }
 
-TWINS = {"txn", "producer", "consumer"}
+BLOCKING = {"txn", "producer", "consumer"}
 """Parameters that are handed on as the asyncio object of a blocking one."""
 
 PARTS = {
@@ -140,8 +140,8 @@ BODIES = {
     "            check,\n"
     "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
     "        return TransactionalProducer(self._loop, *parts)",
-    "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
-    "        return self._factory.consumer(topic, subscription, schema, {options}, twin)",
+    "Client.subscribe": "blocking: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
+    "        return self._factory.consumer(topic, subscription, schema, {options}, blocking)",
     "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
     "        given |= {{'start_inclusive': start_inclusive, 'reader_name': reader_name}}\n"
     "        return Reader(self._loop, self._factory.reader(topic, start, given))",
@@ -269,7 +269,7 @@ from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordi
 from pulsar_txn.client.sync.factory import ResourceFactory
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
-from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
+from pulsar_txn.client.sync.blocking import GenericBlocking, SyncLoop, Blocking, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.forgotten import from_here
@@ -320,7 +320,7 @@ def generate() -> str:
     found = {name: _with_parents(f"Async{name}") for name in NAMES}
     sources = {source.module: source for each in found.values() for source in each}
     header = HEADER.format(imports="\n".join(_imports(sources.values())))
-    parts = [header, *(_twin(name, [source.cls for source in found[name]]) for name in NAMES)]
+    parts = [header, *(_blocking_class(name, [source.cls for source in found[name]]) for name in NAMES)]
     names = ", ".join(f'"{name}"' for name in sorted(NAMES))
     parts.append(f"\n\n__all__ = [{names}]\n")
     return _formatted("".join(parts))
@@ -365,10 +365,10 @@ def _imports(sources: Iterable[Source]) -> list[str]:
     return sorted(line for name, line in (imported | defined).items() if name not in ours)
 
 
-def _twin(name: str, classes: list[ast.ClassDef]) -> str:
+def _blocking_class(name: str, classes: list[ast.ClassDef]) -> str:
     doc = _reworded((ast.get_docstring(classes[0]) or "").split("\n")[0])
     kind = f"Async{name}[T]" if name in GENERIC else f"Async{name}"
-    base = f"GenericTwin[{kind}, T]" if name in GENERIC else f"Twin[{kind}]"
+    base = f"GenericBlocking[{kind}, T]" if name in GENERIC else f"Blocking[{kind}]"
     if name == "TransactionalBatch":
         base += ", Sequence[Message[T]]"
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -462,14 +462,14 @@ def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
     text = re.sub(r"^(?:Coroutine\[Any, Any, |Opened\[|Awaitable\[)(.*)\]$", r"\1", text)
     text = OF_ASYNCIO.sub(r"\1", text)  # what our own classes hand out
-    for protocol, twin in PROTOCOLS.items():
-        text = text.replace(protocol, twin)
+    for protocol, blocking in PROTOCOLS.items():
+        text = text.replace(protocol, blocking)
     return text
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    parts = [f"inner({each.arg})" if each.arg in TWINS else each.arg for each in node.args.args[1:]]
-    parts += [f"{each.arg}={f'inner({each.arg})' if each.arg in TWINS else each.arg}" for each in node.args.kwonlyargs]
+    parts = [f"inner({each.arg})" if each.arg in BLOCKING else each.arg for each in node.args.args[1:]]
+    parts += [f"{each.arg}={f'inner({each.arg})' if each.arg in BLOCKING else each.arg}" for each in node.args.kwonlyargs]
     if node.args.kwarg is not None:
         parts.append(f"**{node.args.kwarg.arg}")
     return ", ".join(parts)

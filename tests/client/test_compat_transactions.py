@@ -5,7 +5,7 @@ import time
 
 import pytest
 from fake_broker import SILENCE, FakeRuntime
-from insides import twin_of
+from insides import ours_of
 
 from pulsar_txn import compat
 from pulsar_txn.client import CommitOutcomeUnknown, TransactionState, errors, sync
@@ -42,7 +42,7 @@ def client(broker, monkeypatch):
 @contextlib.asynccontextmanager
 async def asyncio_client(broker):
     client = compat_asyncio.Client("pulsar://broker:6650")
-    client._twin = AsyncioClient(**options_of(broker))
+    client._ours = AsyncioClient(**options_of(broker))
     try:
         yield client
     finally:
@@ -105,10 +105,10 @@ async def test_what_leaving_an_asyncio_block_raises_has_the_official_class_too(b
         producer = await client.create_producer("t")
         with pytest.raises(compat.PulsarException) as raised:
             async with client.transaction() as txn:
-                twin_of(producer).send_nowait(b"x", txn=txn.native())
+                ours_of(producer).send_nowait(b"x", txn=txn.native())
         assert all(isinstance(raised.value, cls) for cls in BOTH[name]), raised.value
         begun = await client.begin_transaction()
-        twin_of(producer).send_nowait(b"x", txn=begun.native())
+        ours_of(producer).send_nowait(b"x", txn=begun.native())
         with pytest.raises(compat.PulsarException) as raised:
             await begun.commit()
         assert all(isinstance(raised.value, cls) for cls in BOTH[name]), raised.value
@@ -116,7 +116,7 @@ async def test_what_leaving_an_asyncio_block_raises_has_the_official_class_too(b
 
 def test_abort_send_and_acknowledge_of_a_transaction_raise_the_official_classes(broker, client):
     producer, consumer = client.create_producer("t"), client.subscribe("t", "s")
-    native = twin_of(client).create_producer("u")
+    native = ours_of(client).create_producer("u")
     txn = client.begin_transaction()
     txn.abort()
     calls = [
@@ -197,7 +197,7 @@ def test_run_transaction_recognises_errors_with_official_names(broker, client):
         producer.send(b"x", txn=txn)
         return "done"
 
-    assert twin_of(client).run_transaction(work, backoff=lambda _attempt: 0.001) == "done"
+    assert ours_of(client).run_transaction(work, backoff=lambda _attempt: 0.001) == "done"
     assert len(tried) == 2
 
 

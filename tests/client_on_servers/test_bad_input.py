@@ -2,7 +2,7 @@
 
 Arguments one by one are in test_wrong_arguments.py. More of it stands where it needs no server: URLs and handshakes in
 test_client_connection.py, coordinators in test_client_coordinators.py, transactions in test_transaction.py, forks in
-test_sync_twin.py; a port in use in tests/broker.
+test_sync_classes.py; a port in use in tests/broker.
 """
 
 import asyncio

@@ -50,9 +50,9 @@ def syncer_of(store: Any) -> Any:
     return store._syncer
 
 
-def twin_of(official: Any) -> Any:
+def ours_of(official: Any) -> Any:
     """The object of ours behind one with official names."""
-    return official._twin
+    return official._ours
 
 
 def takers_of(machine: Any) -> Any:

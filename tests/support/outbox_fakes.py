@@ -14,7 +14,7 @@ import attrs
 from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionAborted, TransactionNotFound
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
-from pulsar_txn.client.sync.twin import Twin
+from pulsar_txn.client.sync.blocking import Blocking
 from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
 from pulsar_txn.client.txn.transactions import BeginsTransactions
 from pulsar_txn.wire.ids import TxnId
@@ -153,7 +153,7 @@ class _Membership:
         self.close = lambda: members.remove(check)
 
 
-class FakeClient(Twin[Any]):
+class FakeClient(Blocking[Any]):
     """A blocking client."""
 
     def __init__(self, coordinator: FakeCoordinator, now_ms: Callable[[], int] = lambda: 1_000_000) -> None:

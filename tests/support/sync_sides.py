@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pulsar_txn.client.sync.blocking import inner
 from pulsar_txn.client.sync.loop_thread import LoopThread
-from pulsar_txn.client.sync.twin import inner
 
 __all__ = ["inner", "loop_of", "pretend_looking", "put_inbox", "take_inbox"]
 

@@ -20,7 +20,7 @@ from pulsar_txn.client.net.runtime import monotonic_seconds
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
-from pulsar_txn.client.sync.twin import Twin, inner
+from pulsar_txn.client.sync.blocking import Blocking, inner
 from pulsar_txn.client.txn.observers import TransactionObserver
 from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.wire.ids import MessageId, TxnId
@@ -164,7 +164,7 @@ class TransactionMetrics(TransactionObserver):
 
 def _id_of(txn: AsyncTransaction) -> TxnId | None:
     """Its id, which the program is not shown by this. Blocking clients tell of their own transactions."""
-    identity: TxnId | None = unit_of(inner(txn) if isinstance(txn, Twin) else txn).id
+    identity: TxnId | None = unit_of(inner(txn) if isinstance(txn, Blocking) else txn).id
     return identity
 
 

@@ -15,20 +15,20 @@ from pulsar_txn.compat.transactions import native
 class Receiving:
     """A consumer or reader of the client, blocking or asyncio, under the official names."""
 
-    def __init__(self, twin: Any, schema: Schema, *, seek_inclusive: bool) -> None:
-        self._twin = twin
+    def __init__(self, own: Any, schema: Schema, *, seek_inclusive: bool) -> None:
+        self._ours = own
         self._schema = schema
         self._seek_inclusive = seek_inclusive
 
     @mapped
     def topic(self) -> str:
         """The topic's full name; of the first one when there are several."""
-        return self._twin.topic  # type: ignore[no-any-return]  # either kind's
+        return self._ours.topic  # type: ignore[no-any-return]  # either kind's
 
     @mapped
     def is_connected(self) -> bool:
         """True while all partitions are connected."""
-        return self._twin.is_connected  # type: ignore[no-any-return]  # either kind's
+        return self._ours.is_connected  # type: ignore[no-any-return]  # either kind's
 
 
 class Consuming(Receiving):
@@ -36,11 +36,11 @@ class Consuming(Receiving):
 
     def subscription_name(self) -> str:
         """The subscription."""
-        return self._twin.subscription  # type: ignore[no-any-return]  # either kind's
+        return self._ours.subscription  # type: ignore[no-any-return]  # either kind's
 
     def consumer_name(self) -> str:
         """The name given, or one that was made up."""
-        return self._twin.consumer_name  # type: ignore[no-any-return]  # either kind's
+        return self._ours.consumer_name  # type: ignore[no-any-return]  # either kind's
 
 
 def seconds(timeout_millis: int | None) -> float | None:
@@ -74,55 +74,55 @@ async def acknowledge(
 ) -> None:
     """Acknowledge a message or an id, or a list of them; `txn` is one of `client.transaction()`."""
     those = [_acknowledged(each) for each in message] if isinstance(message, list) else _acknowledged(message)
-    await done(self._twin.acknowledge(those, txn=native(txn)))
+    await done(self._ours.acknowledge(those, txn=native(txn)))
 
 
 async def acknowledge_cumulative(self: Consuming, message: Message | MessageId, *, txn: Any = NOT_SAID) -> None:
     """Acknowledge everything of its partition up to and with it."""
-    if not self._twin.consumer_type.is_single:
+    if not self._ours.consumer_type.is_single:
         raise BY_NAME["CumulativeAcknowledgementNotAllowedError"](
-            f"there is no order on a {self._twin.consumer_type.name} subscription"
+            f"there is no order on a {self._ours.consumer_type.name} subscription"
         )
-    await done(self._twin.acknowledge_cumulative(_acknowledged(message), txn=native(txn)))
+    await done(self._ours.acknowledge_cumulative(_acknowledged(message), txn=native(txn)))
 
 
 async def negative_acknowledge(self: Consuming, message: Message | MessageId) -> None:
     """Have it delivered again after the consumer's delay."""
-    self._twin.negative_acknowledge(_acknowledged(message))
+    self._ours.negative_acknowledge(_acknowledged(message))
 
 
 async def seek(self: Receiving, messageid: MessageId | int) -> None:
     """Go to the place after a message (to it with `start_message_id_inclusive`), or to a time in epoch milliseconds."""
-    await done(self._twin.seek(_target_of(messageid), inclusive=self._seek_inclusive))
+    await done(self._ours.seek(_target_of(messageid), inclusive=self._seek_inclusive))
 
 
 async def get_last_message_id(self: Consuming) -> MessageId:
     """The id of the last message that can be read now."""
-    return MessageId.wrap(await done(self._twin.get_last_message_id()), self._twin.topic)
+    return MessageId.wrap(await done(self._ours.get_last_message_id()), self._ours.topic)
 
 
 async def has_message_available(self: Receiving) -> bool:
     """True if `read_next` would find a message that is stored at this moment."""
-    found: bool = await done(self._twin.has_message_available())
+    found: bool = await done(self._ours.has_message_available())
     return found
 
 
 async def unsubscribe(self: Consuming) -> None:
     """Delete the subscription and close."""
-    await done(self._twin.unsubscribe())
+    await done(self._ours.unsubscribe())
 
 
 async def close(self: Any) -> None:
     """Close; idempotent."""
-    await done(self._twin.close())
+    await done(self._ours.close())
 
 
 async def flush(self: Any) -> None:
     """Wait until everything sent before has its receipt, or failed."""
-    await done(self._twin.flush())
+    await done(self._ours.flush())
 
 
 @mapped
 def redeliver_unacknowledged_messages(self: Consuming) -> None:
     """Have everything delivered again that is not acknowledged."""
-    self._twin.redeliver_unacknowledged()
+    self._ours.redeliver_unacknowledged()

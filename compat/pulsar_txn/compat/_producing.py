@@ -18,9 +18,9 @@ class Producing:
     """A producer of the client, blocking or asyncio, under the official names."""
 
     def __init__(
-        self, twin: Any, schema: Schema, initial_sequence_id: int | None, router: Callable[[Any, int], int] | None
+        self, own: Any, schema: Schema, initial_sequence_id: int | None, router: Callable[[Any, int], int] | None
     ) -> None:
-        self._twin = twin
+        self._ours = own
         self._schema = schema
         self._router = router
         self._initial_sequence_id = -1 if initial_sequence_id is None else initial_sequence_id
@@ -28,23 +28,23 @@ class Producing:
     @mapped
     def topic(self) -> str:
         """The topic's full name."""
-        return self._twin.topic  # type: ignore[no-any-return]  # either kind's
+        return self._ours.topic  # type: ignore[no-any-return]  # either kind's
 
     @mapped
     def producer_name(self) -> str:
         """The name given, or the broker's choice."""
-        return self._twin.producer_name  # type: ignore[no-any-return]  # either kind's
+        return self._ours.producer_name  # type: ignore[no-any-return]  # either kind's
 
     @mapped
     def last_sequence_id(self) -> int:
         """The highest sequence id that has a receipt; before the first the initial one, else -1."""
-        last: int = self._twin.last_sequence_id
+        last: int = self._ours.last_sequence_id
         return max(last, self._initial_sequence_id)
 
     @mapped
     def is_connected(self) -> bool:
         """True while all partitions are connected."""
-        return self._twin.is_connected  # type: ignore[no-any-return]  # either kind's
+        return self._ours.is_connected  # type: ignore[no-any-return]  # either kind's
 
     def outgoing(
         self,
@@ -89,8 +89,8 @@ class Producing:
             options["deliver_after"] = deliver_after
         if replication_clusters or disable_replication:
             options["replicate_to"] = [] if disable_replication else replication_clusters
-        if self._router is not None and self._twin.partitions:
-            options["partition"] = int(self._router(Outgoing(payload or b"", options), self._twin.partitions))
+        if self._router is not None and self._ours.partitions:
+            options["partition"] = int(self._router(Outgoing(payload or b"", options), self._ours.partitions))
         return payload, options
 
 
@@ -126,4 +126,4 @@ async def send(
         deliver_after,
         txn,
     )
-    return MessageId.wrap(await done(self._twin.send(payload, **options)), self._twin.topic)
+    return MessageId.wrap(await done(self._ours.send(payload, **options)), self._ours.topic)

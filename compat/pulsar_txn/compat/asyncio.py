@@ -61,7 +61,7 @@ class Consumer(_consuming.Consuming):
 
         With `txn` the message joins the transaction: its commit acknowledges the message, and its abort brings it back.
         """
-        return Message(await self._twin.receive(txn=native(txn)), self._schema)
+        return Message(await self._ours.receive(txn=native(txn)), self._schema)
 
     acknowledge = awaiting(_consuming.acknowledge)
     acknowledge_cumulative = awaiting(_consuming.acknowledge_cumulative)
@@ -79,7 +79,7 @@ class Reader(_consuming.Receiving):
     @awaiting
     async def read_next(self) -> Message:
         """The next message, waiting for it. If cancelled, no message is lost."""
-        return Message(await self._twin.read_next(), self._schema)
+        return Message(await self._ours.read_next(), self._schema)
 
     has_message_available = awaiting(_consuming.has_message_available)
     seek = awaiting(_consuming.seek)
@@ -94,7 +94,7 @@ class Client:
         bound.apply_defaults()
         options = client_options(bound.arguments)
         self._stop_forwarding = forward(bound.arguments["logger"])
-        self._twin = AsyncClient(**options)
+        self._ours = AsyncClient(**options)
         self._shutting_down: asyncio.Task[None] | None = None
 
     @awaiting
@@ -126,8 +126,8 @@ class Client:
         """Create a producer; arguments as `compat.Client.create_producer`, with batches on."""
         chosen = _BYTES if schema is None else schema
         options = producer_options(locals() | {"schema": chosen})
-        twin = await self._twin.create_producer(topic, schema=chosen.native(), **options)
-        return Producer(twin, chosen, initial_sequence_id, message_router)
+        own = await self._ours.create_producer(topic, schema=chosen.native(), **options)
+        return Producer(own, chosen, initial_sequence_id, message_router)
 
     @awaiting
     async def subscribe(
@@ -162,8 +162,8 @@ class Client:
         chosen = _BYTES if schema is None else schema
         wanted = re.compile(topic) if is_pattern_topic and isinstance(topic, str) else topic
         options = consumer_options(locals() | {"schema": chosen, "topic": wanted, "pattern_auto_discovery_period": 60})
-        twin = await self._twin.subscribe(wanted, subscription_name, schema=chosen.native(), **options)
-        return Consumer(twin, chosen, seek_inclusive=start_message_id_inclusive)
+        own = await self._ours.subscribe(wanted, subscription_name, schema=chosen.native(), **options)
+        return Consumer(own, chosen, seek_inclusive=start_message_id_inclusive)
 
     @awaiting
     async def create_reader(
@@ -182,29 +182,29 @@ class Client:
         """Create a reader after a message (at it with `start_message_id_inclusive`)."""
         chosen = _BYTES if schema is None else schema
         options = reader_options(locals() | {"schema": chosen})
-        twin = await self._twin.create_reader(topic, start_message_id.native(), schema=chosen.native(), **options)
-        return Reader(twin, chosen, seek_inclusive=start_message_id_inclusive)
+        own = await self._ours.create_reader(topic, start_message_id.native(), schema=chosen.native(), **options)
+        return Reader(own, chosen, seek_inclusive=start_message_id_inclusive)
 
     @awaiting
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none."""
         check(str, topic, "topic")
-        return await self._twin.get_topic_partitions(topic)
+        return await self._ours.get_topic_partitions(topic)
 
     @mapped
     def transaction(self, **options: Any) -> AsyncManagedTransaction:
         """A managed block, as `pulsar_txn.client.AsyncClient.transaction`; give what it yields as `txn=`."""
-        return AsyncManagedTransaction(self._twin.transaction(**options))
+        return AsyncManagedTransaction(self._ours.transaction(**options))
 
     @awaiting
     async def begin_transaction(self, **options: Any) -> AsyncTransaction:
         """A transaction that the caller ends, as `pulsar_txn.client.AsyncClient.begin_transaction`."""
-        return AsyncTransaction(await self._twin.begin_transaction(**options))
+        return AsyncTransaction(await self._ours.begin_transaction(**options))
 
     @awaiting
     async def close(self) -> None:
         """Close everything; idempotent."""
-        await self._twin.close()
+        await self._ours.close()
         self._stop_forwarding()
 
     def shutdown(self) -> None:

@@ -50,13 +50,13 @@ class TableView:
     client. Callbacks run one after another on a thread of their own.
     """
 
-    def __init__(self, twin: ours.Client, worker: WorkerThread, topic: str, subscription: str | None, schema: Schema) -> None:
+    def __init__(self, own: ours.Client, worker: WorkerThread, topic: str, subscription: str | None, schema: Schema) -> None:
         """Reads all that the topic holds. Raises what subscribing raises."""
         self._worker = worker
         self._topic = topic
         self._subscription = subscription
         self._schema = schema
-        self._view: OurTableView[bytes] = twin.create_table_view(
+        self._view: OurTableView[bytes] = own.create_table_view(
             topic, schema=PreEncoded(schema.schema_info()), read_compacted=True
         )
         self._left: dict[str, bytes] | None = None
@@ -160,7 +160,7 @@ class Client:
         self._worker = WorkerThread("pulsar-txn-callbacks")
         self._open_ones: set[Consumer | Reader] = set()
         self._views: WeakSet[TableView] = WeakSet()
-        self._twin = self._open(options)
+        self._ours = self._open(options)
 
     @staticmethod
     @mapped
@@ -197,9 +197,9 @@ class Client:
         given = locals()
         del given["self"]
         options = producer_options(given)
-        twin = self._twin.create_producer(topic, schema=schema.native(), **options)
+        own = self._ours.create_producer(topic, schema=schema.native(), **options)
         blocks = max_pending_messages if block_if_queue_full else 0
-        return Producer(twin, schema, initial_sequence_id, message_router, self._worker, blocks)
+        return Producer(own, schema, initial_sequence_id, message_router, self._worker, blocks)
 
     @mapped
     def subscribe(
@@ -235,9 +235,9 @@ class Client:
         given = locals()
         del given["self"]
         options = consumer_options(given)
-        twin = self._twin.subscribe(topic, subscription_name, schema=schema.native(), **options)
+        own = self._ours.subscribe(topic, subscription_name, schema=schema.native(), **options)
         closed = self._open_ones.discard
-        consumer = Consumer(twin, schema, batch_receive_policy, closed, seek_inclusive=start_message_id_inclusive)
+        consumer = Consumer(own, schema, batch_receive_policy, closed, seek_inclusive=start_message_id_inclusive)
         self._open_ones.add(consumer)
         if message_listener is not None:
             consumer.listen(self._slots, message_listener)
@@ -262,8 +262,8 @@ class Client:
         given = locals()
         del given["self"]
         options = reader_options(given)
-        twin = self._twin.create_reader(topic, start_message_id.native(), schema=schema.native(), **options)
-        reader = Reader(twin, schema, self._open_ones.discard, seek_inclusive=start_message_id_inclusive)
+        own = self._ours.create_reader(topic, start_message_id.native(), schema=schema.native(), **options)
+        reader = Reader(own, schema, self._open_ones.discard, seek_inclusive=start_message_id_inclusive)
         self._open_ones.add(reader)
         if reader_listener is not None:
             reader.listen(self._slots, reader_listener)
@@ -276,7 +276,7 @@ class Client:
         check_optional(str, subscription_name, "subscription_name")
         check(Schema, schema, "schema")
         dead("subscription_name", subscription_name, None, "the view's subscription has a name of its own")
-        view = TableView(self._twin, self._worker, topic, subscription_name, schema)
+        view = TableView(self._ours, self._worker, topic, subscription_name, schema)
         self._views.add(view)
         return view
 
@@ -284,23 +284,23 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none."""
         check(str, topic, "topic")
-        return self._twin.get_topic_partitions(topic)
+        return self._ours.get_topic_partitions(topic)
 
     def get_service_info(self) -> ServiceInfo:
         """The address of the cluster in use, and how it is entered, as told."""
-        return ServiceInfo(self._twin.service_url, *self._entered)
+        return ServiceInfo(self._ours.service_url, *self._entered)
 
     # --- what the official client lacks ---------------------------------------------------------------------------
 
     @mapped
     def transaction(self, **options: Any) -> ManagedTransaction:
         """A managed block, as `pulsar_txn.client.Client.transaction`; give what it yields as `txn=`."""
-        return ManagedTransaction(self._twin.transaction(**options))
+        return ManagedTransaction(self._ours.transaction(**options))
 
     @mapped
     def begin_transaction(self, **options: Any) -> Transaction:
         """A transaction that the caller ends, as `pulsar_txn.client.Client.begin_transaction`."""
-        return Transaction(self._twin.begin_transaction(**options))
+        return Transaction(self._ours.begin_transaction(**options))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Client:
         for view in list(self._views):
             view.close()  # what they have read stays
         try:
-            self._twin.close()
+            self._ours.close()
         finally:
             self._end()
 

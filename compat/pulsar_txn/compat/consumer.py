@@ -92,23 +92,23 @@ class Consumer(_consuming.Consuming):
 
     def __init__(
         self,
-        twin: Any,
+        own: Any,
         schema: Schema,
         policy: ConsumerBatchReceivePolicy | None,
         on_closed: Callable[[Any], None],
         *,
         seek_inclusive: bool,
     ) -> None:
-        super().__init__(twin, schema, seek_inclusive=seek_inclusive)
+        super().__init__(own, schema, seek_inclusive=seek_inclusive)
         self._policy = policy or DEFAULT_BATCH_RECEIVE
-        self._listening = Listening(twin.close, lambda: on_closed(self))
+        self._listening = Listening(own.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Consumer, Message], object]) -> None:
         """For `Client.subscribe`: have a function called for each message."""
         self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
-        return Message(self._twin.receive(None), self._schema)
+        return Message(self._ours.receive(None), self._schema)
 
     @mapped
     def receive(self, timeout_millis: int | None = None, *, txn: Any = None) -> Message:
@@ -117,7 +117,7 @@ class Consumer(_consuming.Consuming):
         With `txn` the message joins the transaction: its commit acknowledges the message, and its abort brings it back.
         """
         self._listening.check_none("receive")
-        return Message(self._twin.receive(_consuming.seconds(timeout_millis), txn=native(txn)), self._schema)
+        return Message(self._ours.receive(_consuming.seconds(timeout_millis), txn=native(txn)), self._schema)
 
     @mapped
     def batch_receive(self, *, txn: Any = None) -> list[Message]:
@@ -128,7 +128,7 @@ class Consumer(_consuming.Consuming):
         deadline = monotonic_seconds() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         while not _full(policy, len(found), size):
             wait = None if deadline is None else max(0.0, deadline - monotonic_seconds())
-            more = self._twin.receive_nowait(1, txn=unit) or self._twin.receive_many(1, max_wait=wait, txn=unit)
+            more = self._ours.receive_nowait(1, txn=unit) or self._ours.receive_many(1, max_wait=wait, txn=unit)
             if not more:
                 break
             found.append(Message(more[0], self._schema))  # a message in hand is never put back
@@ -153,7 +153,7 @@ class Consumer(_consuming.Consuming):
     @mapped
     def unsubscribe(self) -> None:
         """Delete the subscription and close."""
-        self._twin.unsubscribe()
+        self._ours.unsubscribe()
         self._listening.stop()
 
     @mapped
@@ -165,21 +165,21 @@ class Consumer(_consuming.Consuming):
 class Reader(_consuming.Receiving):
     """Reads a topic from a place of its choice. Made by `Client.create_reader`."""
 
-    def __init__(self, twin: Any, schema: Schema, on_closed: Callable[[Any], None], *, seek_inclusive: bool) -> None:
-        super().__init__(twin, schema, seek_inclusive=seek_inclusive)
-        self._listening = Listening(twin.close, lambda: on_closed(self))
+    def __init__(self, own: Any, schema: Schema, on_closed: Callable[[Any], None], *, seek_inclusive: bool) -> None:
+        super().__init__(own, schema, seek_inclusive=seek_inclusive)
+        self._listening = Listening(own.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Reader, Message], object]) -> None:
         """For `Client.create_reader`: have a function called for each message."""
         self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
-        return Message(self._twin.read_next(None), self._schema)
+        return Message(self._ours.read_next(None), self._schema)
 
     @mapped
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message, waiting for it; Timeout after `timeout_millis`."""
-        return Message(self._twin.read_next(_consuming.seconds(timeout_millis)), self._schema)
+        return Message(self._ours.read_next(_consuming.seconds(timeout_millis)), self._schema)
 
     has_message_available = blocking(_consuming.has_message_available)
     seek = blocking(_consuming.seek)

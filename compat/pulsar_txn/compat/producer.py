@@ -55,7 +55,7 @@ class Producer(_producing.Producing):
 
     def __init__(
         self,
-        twin: Any,
+        own: Any,
         schema: Schema,
         initial_sequence_id: int | None,
         router: Callable[[Any, int], int] | None,
@@ -63,7 +63,7 @@ class Producer(_producing.Producing):
         blocks: int,
     ) -> None:
         """`blocks`: how many may be in flight before `send_async` blocks; 0: it does not."""
-        super().__init__(twin, schema, initial_sequence_id, router)
+        super().__init__(own, schema, initial_sequence_id, router)
         self._worker = worker
         self._slots = Slots(blocks) if blocks else None
         self._untold = Untold()
@@ -109,7 +109,7 @@ class Producer(_producing.Producing):
         if self._slots is not None:
             self._slots.take()
         try:
-            ticket = self._twin.send_nowait(payload, **options)
+            ticket = self._ours.send_nowait(payload, **options)
         except Exception as error:
             if isinstance(txn, Unit):
                 if isinstance(error, TransactionStateError | InvalidConfiguration):
@@ -125,7 +125,7 @@ class Producer(_producing.Producing):
     def flush(self) -> None:
         """Wait until everything sent before has its receipt, or failed, and its callback has returned."""
         try:
-            self._twin.flush()
+            self._ours.flush()
         finally:
             self._drain()
 
@@ -133,7 +133,7 @@ class Producer(_producing.Producing):
     def close(self) -> None:
         """Wait for what is in flight, and close."""
         try:
-            self._twin.close()
+            self._ours.close()
         except AlreadyClosed:
             return
         self._drain()
@@ -150,7 +150,7 @@ class Producer(_producing.Producing):
         if message_id is None:
             self._worker.submit(callback, result_of(error or AlreadyClosed()), None)
         else:
-            self._worker.submit(callback, Result(0), MessageId.wrap(message_id, self._twin.topic))
+            self._worker.submit(callback, Result(0), MessageId.wrap(message_id, self._ours.topic))
 
     def _give_back(self) -> None:
         if self._slots is not None:

@@ -21,12 +21,12 @@ from pulsar_txn.client.outbox.database import (
 )
 from pulsar_txn.client.outbox.engine import OLDER_THAN, TRIM_EVERY, BlockLife, Parts
 from pulsar_txn.client.outbox.rows import TrimResult
-from pulsar_txn.client.sync.twin import inner
+from pulsar_txn.client.sync.blocking import inner
 from pulsar_txn.client.txn.transactions import core_of
 
 if TYPE_CHECKING:
     from pulsar_txn.client.client import AsyncClient
-    from pulsar_txn.client.sync.twins import Client, Transaction
+    from pulsar_txn.client.sync.classes import Client, Transaction
     from pulsar_txn.client.txn.check_groups import CheckQuestion, LocalOutcome
     from pulsar_txn.client.txn.transaction import AsyncTransaction
 

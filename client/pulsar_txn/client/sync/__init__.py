@@ -10,5 +10,5 @@ computes; none of the program's own code runs there. Threads may share the objec
 a client that was used before a fork is dead in the child, one that was only made works there.
 """
 
-from pulsar_txn.client.sync.twins import *  # noqa: F403 - its `__all__` lists the blocking classes
-from pulsar_txn.client.sync.twins import __all__ as __all__
+from pulsar_txn.client.sync.classes import *  # noqa: F403 - its `__all__` lists the blocking classes
+from pulsar_txn.client.sync.classes import __all__ as __all__

@@ -198,9 +198,9 @@ def asked_keys(callbacks: Callbacks, keys: CryptoKeys | None) -> CryptoKeys | No
 class ToldObserver:
     """Stands for an observer of transactions, which is told on its thread, with sync transactions."""
 
-    def __init__(self, callbacks: Callbacks, twin_of: Callable[[AsyncTransaction], object], observer: object) -> None:
+    def __init__(self, callbacks: Callbacks, blocking_of: Callable[[AsyncTransaction], object], observer: object) -> None:
         self._callbacks = callbacks
-        self._twin_of = twin_of
+        self._blocking_of = blocking_of
         self._observer = observer
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -209,7 +209,7 @@ class ToldObserver:
         return functools.partial(self._tell, getattr(self._observer, name))
 
     def _tell(self, method: Callable[..., object], txn: AsyncTransaction, *arguments: object) -> None:
-        self._callbacks.tell(method, self._twin_of(txn), *arguments)
+        self._callbacks.tell(method, self._blocking_of(txn), *arguments)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ToldObserver) and other._observer == self._observer

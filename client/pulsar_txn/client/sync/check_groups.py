@@ -21,7 +21,7 @@ from pulsar_txn.client.send.half_messages import (
     HalfTerms,
     validated_half_messages,
 )
-from pulsar_txn.client.sync.twin import SyncLoop, Twin, inner
+from pulsar_txn.client.sync.blocking import Blocking, SyncLoop, inner
 from pulsar_txn.client.txn.check_groups import ClosedWithGroup, LocalOutcome
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
@@ -72,8 +72,8 @@ class CheckThreads(ClosedWithGroup):
 
 
 def threaded(check: Any) -> Any:
-    """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio twin of a group."""
-    return inner(check) if isinstance(check, Twin) else CheckThreads(check)
+    """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio blocking of a group."""
+    return inner(check) if isinstance(check, Blocking) else CheckThreads(check)
 
 
 def threaded_hearing(on_decided: Any) -> Any:
@@ -94,7 +94,7 @@ def transactional_over(
 class HalfSending:
     """Sending of a blocking producer of half messages: `execute` runs in the thread that calls.
 
-    `kind` is the class of blocking producers, `twin_of` makes a blocking transaction.
+    `kind` is the class of blocking producers, `blocking_of` makes a blocking transaction.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class HalfSending:
         half_messages: HalfMessageSender,
         producer: Any,
         kind: type[Any],
-        twin_of: Callable[[AsyncTransaction], Any],
+        blocking_of: Callable[[AsyncTransaction], Any],
     ) -> None:
         self._loop = loop
         self._half_messages = half_messages
         self._producer = producer
         self._kind = kind
-        self._twin_of = twin_of
+        self._blocking_of = blocking_of
 
     def send(
         self, first: HalfMessage, also: Sequence[HalfMessage], data: bytes | None, execute: Callable[[HalfSent], LocalOutcome]
@@ -119,16 +119,16 @@ class HalfSending:
         messages = validated_half_messages(first, also, self._kind)
         what = self._half_messages.data_of(first, data)
         txn = self._loop.call(lambda: self._half_messages.begin(what))
-        twin = self._twin_of(txn)
+        blocking = self._blocking_of(txn)
         try:
-            message_ids = self._send_all(messages, twin)
-            token = twin.prepare() if self._half_messages.prepares else None
+            message_ids = self._send_all(messages, blocking)
+            token = blocking.prepare() if self._half_messages.prepares else None
         except BaseException as error:
             raised = error
             self._loop.run(lambda: self._half_messages.give_back(txn, raised))
             raise
         try:
-            outcome = not_awaitable(execute(HalfSent(twin, message_ids, what, token)), execute)
+            outcome = not_awaitable(execute(HalfSent(blocking, message_ids, what, token)), execute)
         except BaseException as error:
             raised = error
             self._loop.run(lambda: self._half_messages.leave(txn, raised))

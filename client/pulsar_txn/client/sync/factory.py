@@ -17,9 +17,9 @@ from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.sync.blocking import SyncLoop
 from pulsar_txn.client.sync.callbacks import AskedKeys, ToldInterceptor, asked_keys
 from pulsar_txn.client.sync.sending import EncodedBefore, OwnCode
-from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.transactions import core_of
 
 T = TypeVar("T")
@@ -48,9 +48,14 @@ class ResourceFactory:
         return self._loop.run(lambda: self._client.create_producer(topic, schema=encoded, **options)), own
 
     def consumer(
-        self, topic: Any, subscription: str, schema: Schema[Any] | None, options: dict[str, Any], twin_of: Callable[[Any], T]
+        self,
+        topic: Any,
+        subscription: str,
+        schema: Schema[Any] | None,
+        options: dict[str, Any],
+        wrap: Callable[[Any], T],
     ) -> T:
-        """The twin of a new consumer, which its interceptors are told of."""
+        """The blocking consumer over a new one, which its interceptors are told of."""
         own = ConsumerOptions(interceptors=options.get("interceptors", ())).interceptors  # which are checked there
         given = (*self.interceptors.of_consumers, *own)
         told = [ToldInterceptor(self._loop.callbacks, each) for each in given]
@@ -60,10 +65,10 @@ class ResourceFactory:
         consumer: AsyncConsumer[Any] = self._loop.run(
             lambda: self._client.subscribe(topic, subscription, schema=schema, **options)
         )
-        twin = twin_of(consumer)
+        blocking = wrap(consumer)
         for each in told:
-            each.consumer = twin
-        return twin
+            each.consumer = blocking
+        return blocking
 
     def reader(self, topic: str, start: Any, options: dict[str, Any]) -> AsyncReader[Any]:
         """A new reader."""

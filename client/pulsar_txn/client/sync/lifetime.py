@@ -8,9 +8,9 @@ from typing import Any, Final
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.sync.blocking import LAST_CALLS_SECONDS, Blocking, SyncLoop
 from pulsar_txn.client.sync.callbacks import DRAIN_SECONDS, ToldObserver, asked_authentication
 from pulsar_txn.client.sync.closing import Resident, close_hastily, close_in_order
-from pulsar_txn.client.sync.twin import LAST_CALLS_SECONDS, SyncLoop, Twin
 from pulsar_txn.client.txn.transactions import core_of
 
 _NO_OPTIONS: Final = frozenset({"self", "unknown", "__class__"})
@@ -23,7 +23,7 @@ def client_on_loop(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
     """
     options = _options(given)
     match options.get("coordinator"):
-        case Twin(_inner=AsyncCoordinator() as shared, _loop=SyncLoop() as loop):
+        case Blocking(_inner=AsyncCoordinator() as shared, _loop=SyncLoop() as loop):
             options["coordinator"] = shared
         case AsyncCoordinator():
             raise InvalidConfiguration(
@@ -89,7 +89,7 @@ class LoopLifetime:
                 loop.stop()
                 loop.callbacks.close(LAST_CALLS_SECONDS)
 
-    def observe(self, change: Callable[[object], None], observer: object, twin_of: Callable[[Any], Any]) -> None:
+    def observe(self, change: Callable[[object], None], observer: object, blocking_of: Callable[[Any], Any]) -> None:
         """Add or remove an observer: here before the thread starts, because a program that forks later may have observers."""
-        told = ToldObserver(self._loop.callbacks, twin_of, observer)
+        told = ToldObserver(self._loop.callbacks, blocking_of, observer)
         self._loop.call_here_or_there(lambda: change(told))

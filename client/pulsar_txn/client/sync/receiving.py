@@ -16,7 +16,7 @@ from pulsar_txn.client.receive.consumer import AsyncConsumer, reception_of
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader, consumer_of, newest_of
 from pulsar_txn.client.receive.reception import Reception
-from pulsar_txn.client.sync.twin import SyncLoop
+from pulsar_txn.client.sync.blocking import SyncLoop
 from pulsar_txn.client.txn.transaction import joined_unit
 from pulsar_txn.wire.ids import MessageId
 

@@ -15,7 +15,7 @@ from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.send.producer import AsyncProducer, beside_of
 from pulsar_txn.client.send.routing import Router
-from pulsar_txn.client.sync.twin import SyncLoop
+from pulsar_txn.client.sync.blocking import SyncLoop
 from pulsar_txn.client.txn.transaction import joined_unit
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
@@ -62,16 +62,16 @@ class OwnCode:
 class Sending(Generic[T]):
     """The way of one producer's messages to the loop's thread.
 
-    `twin` is the producer that the program has: its interceptors are given it. `unit` is an asyncio transaction.
+    `blocking` is the producer that the program has: its interceptors are given it. `unit` is an asyncio transaction.
     """
 
-    def __init__(self, loop: SyncLoop, producer: AsyncProducer[T], own: OwnCode, twin: Any) -> None:
+    def __init__(self, loop: SyncLoop, producer: AsyncProducer[T], own: OwnCode, blocking: Any) -> None:
         self._loop = loop
         self._producer = producer
         self._beside = beside_of(producer)
         self._own = own
         self._persistent = TopicName.parse(producer.topic).is_persistent
-        self._chain = ProducerChain(twin, own.interceptors) if own.interceptors else None
+        self._chain = ProducerChain(blocking, own.interceptors) if own.interceptors else None
         straight = self._chain is None and own.router is None and not isinstance(own.schema, PairSchema)
         self._encode = own.schema.encode if straight else None
 

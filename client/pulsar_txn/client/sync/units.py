@@ -14,7 +14,7 @@ from pulsar_txn.client._validation import validate_methods, validate_whole
 from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.thread_futures import answer
-from pulsar_txn.client.sync.twin import SyncLoop
+from pulsar_txn.client.sync.blocking import SyncLoop
 from pulsar_txn.client.txn.ambient import within
 from pulsar_txn.client.txn.transaction import unit_of
 from pulsar_txn.client.txn.transactions import Attempts
@@ -113,7 +113,7 @@ def run_pipeline(
     """Run the asyncio pipeline `run(handle, stop=…)` with a plain function as its handler.
 
     The thread that calls makes the handler's calls, and with `concurrency` as many others less one; `batch_of` makes the
-    blocking twin of a batch.
+    blocking form of a batch.
     """
     check_takes_one(handler, "the handler")
     if stop is not None:

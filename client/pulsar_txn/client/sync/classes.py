@@ -48,12 +48,12 @@ from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
+from pulsar_txn.client.sync.blocking import Blocking, GenericBlocking, SyncLoop, inner
 from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
 from pulsar_txn.client.sync.factory import ResourceFactory
 from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
-from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import NOT_SAID, Surroundings
 from pulsar_txn.client.txn.check_groups import (
@@ -75,7 +75,7 @@ from pulsar_txn.wire.ids import MessageId, TxnId
 T = TypeVar("T")
 
 
-class Transaction(Twin[AsyncTransaction]):
+class Transaction(Blocking[AsyncTransaction]):
     """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe."""
 
     @property
@@ -222,7 +222,7 @@ class Transaction(Twin[AsyncTransaction]):
         return self._loop.run(self._inner.resolve)
 
 
-class ManagedTransaction(Twin[AsyncManagedTransaction]):
+class ManagedTransaction(Blocking[AsyncManagedTransaction]):
     """Context manager that `client.transaction()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncManagedTransaction) -> None:
@@ -242,7 +242,7 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
         return swallowed
 
 
-class CheckGroup(Twin[AsyncCheckGroup]):
+class CheckGroup(Blocking[AsyncCheckGroup]):
     """A client's membership of a check group, made by `client.join_check_group`; a context manager that leaves it."""
 
     @property
@@ -272,7 +272,7 @@ class CheckGroup(Twin[AsyncCheckGroup]):
         self.close()
 
 
-class Producer(GenericTwin[AsyncProducer[T], T]):
+class Producer(GenericBlocking[AsyncProducer[T], T]):
     """Sends values of type T to a topic. Made by `Client.create_producer`; a context manager that closes it."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncProducer[T], own: OwnCode | None = None) -> None:
@@ -415,7 +415,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         self.close()
 
 
-class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
+class TransactionalProducer(GenericBlocking[AsyncTransactionalProducer[T], T]):
     """Sends messages that become visible together with work of the program's own: `client.transactional_producer`."""
 
     def __init__(
@@ -496,7 +496,7 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
         self.close()
 
 
-class Consumer(GenericTwin[AsyncConsumer[T], T]):
+class Consumer(GenericBlocking[AsyncConsumer[T], T]):
     """A subscription's consumer. Made by `Client.subscribe`; a context manager that closes it, and an iterator."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncConsumer[T]) -> None:
@@ -773,7 +773,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self.close()
 
 
-class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Message[T]]):
+class TransactionalBatch(GenericBlocking[AsyncTransactionalBatch[T], T], Sequence[Message[T]]):
     """The messages, in the order in which they were received, and `txn`, the transaction that acknowledges them."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatch[T]) -> None:
@@ -799,7 +799,7 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
         return self.messages[index]
 
 
-class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
+class TransactionalBatchBlock(GenericBlocking[AsyncTransactionalBatchBlock[T], T]):
     """Context manager that `consumer.transactional_batch()` returns, used once."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatchBlock[T]) -> None:
@@ -818,7 +818,7 @@ class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
 
 
-class Reader(GenericTwin[AsyncReader[T], T]):
+class Reader(GenericBlocking[AsyncReader[T], T]):
     """Reads committed messages. Made by `Client.create_reader`; a context manager and an iterator."""
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncReader[T]) -> None:
@@ -886,7 +886,7 @@ class Reader(GenericTwin[AsyncReader[T], T]):
         self.close()
 
 
-class ConsistentReader(GenericTwin[AsyncConsistentReader[T], T]):
+class ConsistentReader(GenericBlocking[AsyncConsistentReader[T], T]):
     """Reads topics so that no transaction is seen in part. Made by `Client.consistent_reader`; a context manager."""
 
     @property
@@ -940,7 +940,7 @@ class ConsistentReader(GenericTwin[AsyncConsistentReader[T], T]):
         self.close()
 
 
-class TableView(GenericTwin[AsyncTableView[T], T]):
+class TableView(GenericBlocking[AsyncTableView[T], T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; a context manager."""
 
     @property
@@ -1002,7 +1002,7 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
         self.close()
 
 
-class Coordinator(Twin[AsyncCoordinator]):
+class Coordinator(Blocking[AsyncCoordinator]):
     """The coordinator of `pulsar-txn coordinator`, shared by clients of several clusters. Use it with `with`."""
 
     def __init__(
@@ -1272,7 +1272,7 @@ class Coordinator(Twin[AsyncCoordinator]):
         return tuple(Transaction(self._loop, each) for each in self._loop.call(self._inner.transactions))
 
 
-class Client(Twin[AsyncClient]):
+class Client(Blocking[AsyncClient]):
     """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
 
     def __init__(
@@ -1447,8 +1447,8 @@ class Client(Twin[AsyncClient]):
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
         """
-        twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)
-        return self._factory.consumer(topic, subscription, schema, {**options}, twin)
+        blocking: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)
+        return self._factory.consumer(topic, subscription, schema, {**options}, blocking)
 
     @overload
     def create_reader(

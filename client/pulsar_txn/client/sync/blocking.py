@@ -95,8 +95,8 @@ class SyncLoop(LoopThread):
             self.callbacks.close(LAST_CALLS_SECONDS)
 
 
-class Twin(Generic[I]):
-    """A blocking object over an asyncio one. Other twins make it, not programs."""
+class Blocking(Generic[I]):
+    """A blocking object over an asyncio one. Other blocking objects make it, not programs."""
 
     def __init__(self, loop: SyncLoop, inner_object: I) -> None:
         self._loop = loop
@@ -118,20 +118,20 @@ class Twin(Generic[I]):
         )
 
 
-class GenericTwin(Twin[I], Generic[I, T]):
-    """A twin of a class with a value type."""
+class GenericBlocking(Blocking[I], Generic[I, T]):
+    """A blocking class over one with a value type."""
 
 
-def inner(twin: Any) -> Any:
-    """The asyncio object of a twin; None for None, and what was not said stays so.
+def inner(blocking: Any) -> Any:
+    """The asyncio object of a blocking; None for None, and what was not said stays so.
 
     UsageError for anything else: it was given as a transaction.
     """
-    match twin:
+    match blocking:
         case None:
             return None
-        case Twin(_inner=found):
+        case Blocking(_inner=found):
             return found
-        case _ if twin is NOT_SAID:
-            return twin
-    raise no_transaction(twin)
+        case _ if blocking is NOT_SAID:
+            return blocking
+    raise no_transaction(blocking)

@@ -54,9 +54,9 @@ def test_the_twin_takes_the_same_arguments(name):
 
 
 def test_the_generated_file_is_current(tmp_path):
-    written = tmp_path / "twins.py"
+    written = tmp_path / "classes.py"
     subprocess.run([sys.executable, str(GENERATOR), str(written)], check=True, capture_output=True)
-    committed = CHECKOUT / "client" / "pulsar_txn" / "client" / "sync" / "twins.py"
+    committed = CHECKOUT / "client" / "pulsar_txn" / "client" / "sync" / "classes.py"
     assert ast.dump(ast.parse(written.read_text())) == ast.dump(ast.parse(committed.read_text()))
 
 
@@ -171,7 +171,7 @@ def test_an_unknown_outcome_is_resolved_without_await():
         error.resolver = resolver
         raise error
 
-    loop = sync.twin.SyncLoop()
+    loop = sync.blocking.SyncLoop()
     try:
         with pytest.raises(errors.CommitOutcomeUnknown) as raised:
             loop.run(commit)
