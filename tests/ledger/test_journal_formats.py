@@ -1,9 +1,13 @@
-"""Stores that an older version wrote are opened, and go on in the format of today."""
+"""Stores that an older version wrote are opened, and go on in the format of today, which is the same to the byte."""
 
+import hashlib
 import tarfile
+import uuid
 from pathlib import Path
 
 import pytest
+from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, check
 from pulsar_txn.ledger.journal.folder import FORMAT_VERSION
@@ -59,3 +63,53 @@ async def test_a_store_of_an_older_format_opens_and_goes_on(version, tmp_path):
         await log.flush()
         assert await log.latest_snapshot() == Snapshot(log.last_confirmed, (b"new", b"parts"))
     assert await check(folder) == []
+
+
+async def work(store):
+    """Calls of each kind, with some segments' worth of entries; nothing is called while something is under way."""
+    kept, other, gone = [await store.open(name) for name in ("kept", "other", "gone")]
+    cursor, plain = await kept.open_cursor("sub"), await kept.open_cursor("plain")
+    for number in range(60):
+        for log in (kept, other, gone):
+            for size in (0, 1, 200, 5_000 + number):
+                log.append(bytes([number]) * size)
+        kept.append([b"in", bytearray(b"pieces"), memoryview(bytes(30_000))])
+        cursor.delete([(kept.ledger_id, entry) for entry in range(number, 3 * number, 2)])
+        cursor.delete_indexes((kept.ledger_id, 4 * number + 1), 0b101, 8)
+        await store.durable()
+        await settled(store, 400)
+        if number % 20 == 10:
+            cursor.put_properties({"number": str(number)})
+            plain.mark_delete_to((kept.ledger_id, number))
+            kept.put_snapshot(Snapshot(kept.last_confirmed, (b"first" * number, b"second")))
+            other.write_snapshot(other.last_confirmed).write(b"never finished")
+            other.trim((other.ledger_id, 4 * number))
+            await store.metadata.put(f"/value/{number}", bytes(number))
+            await settled(store, 400)
+            await store.metadata.increment("/counter")
+            await settled(store, 400)
+    await store.metadata.delete("/value/10")
+    await kept.delete_cursor("plain")
+    await settled(store, 400)
+    await store.delete("gone")
+    await settled(store, 400)
+
+
+async def test_the_same_calls_write_the_same_bytes_as_before(monkeypatch):
+    """Whoever changes the format on purpose stores another digest, and what an older version wrote in `data`."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=7))
+    files, written = SimulatedFiles(), hashlib.sha256()
+    write = files.write
+
+    def noted(fd, buffers, offset):
+        data = b"".join(buffers)
+        written.update(b"%d %d " % (offset, len(data)) + data)
+        return write(fd, buffers, offset)
+
+    files.write = noted
+    for _ in range(2):
+        async with simulated_store(files, segment_bytes=256 << 10) as store:  # a checkpoint is one slice
+            await settled(store, 400)
+            await work(store)
+    assert store.writer.planned_segment > 10
+    assert written.hexdigest()[:32] == "6e29fa5853335b23df15d1b7ef608455"
