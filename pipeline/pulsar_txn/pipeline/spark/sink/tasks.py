@@ -54,7 +54,7 @@ class TaskSending:
     It sends only while `gate` is open (`delivery`).
     """
 
-    def __init__(self, options: Options, epoch: Epoch, gate: str | None, schema: SchemaInfo | None) -> None:
+    def __init__(self, options: Options, epoch: Epoch, gate: str | None = None, schema: SchemaInfo | None = None) -> None:
         self._schema = schema
         self._options = options
         self._epoch = epoch
