@@ -9,6 +9,7 @@ story that was run again on the same server the last line counts. The same resul
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -176,7 +177,8 @@ def main(arguments: list[str]) -> int:
         return 1
     current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     if check and current != text:
-        sys.stderr.write(f"{PAGE} is not what the results say: run make conformance\n")
+        changes = difflib.unified_diff(current.splitlines(), text.splitlines(), "the page", "the results", n=0, lineterm="")
+        sys.stderr.write("\n".join([f"{PAGE} is not what the results say: run make conformance", *changes]) + "\n")
         return 1
     if not check:
         PAGE.write_text(text, encoding="utf-8")
