@@ -25,7 +25,6 @@ SAMPLED: Final = (
     "tests/broker/",
     "tests/client/",
     "tests/client_on_servers/",
-    "tests/conformance/test_perf_programs.py",
     "tests/faults/",
     "tests/house/",
     "tests/outbox/",
