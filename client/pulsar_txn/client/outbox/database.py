@@ -256,7 +256,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def had(value: Any) -> Any:
-    """The value, awaited if it is to be awaited: drivers with an asynchronous blocking have the same names in both."""
+    """The value, awaited if it is to be awaited: drivers that are blocking and asyncio have the same names in both."""
     return await value if inspect.isawaitable(value) else value
 
 

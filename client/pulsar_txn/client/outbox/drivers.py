@@ -262,7 +262,7 @@ class SqlitePort:
 
 
 class SqlAlchemyPort:
-    """SQLAlchemy 2: `Connection`, `Session`, and their asynchronous blocking objects. An open transaction is joined.
+    """SQLAlchemy 2: `Connection`, `Session`, and their asyncio counterparts. An open transaction is joined.
 
     A session's pending objects are flushed before the row is written. `session.commit()` in the block is seen at its end.
     """

@@ -119,11 +119,11 @@ class Blocking(Generic[I]):
 
 
 class GenericBlocking(Blocking[I], Generic[I, T]):
-    """A blocking class over one with a value type."""
+    """A blocking object over an asyncio one with a value type."""
 
 
 def inner(blocking: Any) -> Any:
-    """The asyncio object of a blocking; None for None, and what was not said stays so.
+    """The asyncio object of a blocking one; None for None, and what was not said stays so.
 
     UsageError for anything else: it was given as a transaction.
     """

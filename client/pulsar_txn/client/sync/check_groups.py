@@ -72,7 +72,7 @@ class CheckThreads(ClosedWithGroup):
 
 
 def threaded(check: Any) -> Any:
-    """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio blocking of a group."""
+    """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio object of a group."""
     return inner(check) if isinstance(check, Blocking) else CheckThreads(check)
 
 

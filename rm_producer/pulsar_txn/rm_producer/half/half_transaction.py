@@ -15,8 +15,8 @@ Image: TypeAlias = "tuple[int, int, Position, array[int], int]"
 class HalfTransaction:
     """Mutable; changed by `apply` only.
 
-    `commit`: 0 while it is open, else the number of its commit, in the order of log `op`. `copied`: how many of them are in
-    the topic, and `before`: the topic's position before the first of them.
+    `commit`: 0 while it is open, else the number of its commit, in the order of log `op`. `copied`: how many of its half
+    messages are in the topic, and `before`: the topic's position before the first of them.
     """
 
     __slots__ = ("_positions", "before", "commit", "copied")
