@@ -40,7 +40,7 @@ from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.consistent.arguments import Bounds, open_consistent_reader
 from pulsar_txn.client.receive.consistent.position import CutPosition
 from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
-from pulsar_txn.client.receive.consumer import AsyncConsumer, open_consumer
+from pulsar_txn.client.receive.consumer import AsyncConsumer, subscribed
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
@@ -535,9 +535,10 @@ class AsyncClient(BeginsTransactions):
             if count:
                 partitioned[name] = count
             parts |= dict(found)
-        return await open_consumer(
+        consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
+        return await subscribed(consumer)
 
     async def _parts_of(self, name: TopicName) -> tuple[list[tuple[str, int]], int]:
         """The partitions of a topic, or the topic itself, and how many there are (0)."""
@@ -559,7 +560,7 @@ class AsyncClient(BeginsTransactions):
             beside = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
         found = await pattern.find(self._core, options.regex_subscription_mode)
         parts = beside | {topic: TopicName.parse(topic).partition for topic in found}
-        return await open_consumer(
+        consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core,
             list(parts.items()),
             subscription,
@@ -568,6 +569,7 @@ class AsyncClient(BeginsTransactions):
             pattern=pattern,
             beside=beside,
         )
+        return await subscribed(consumer)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

@@ -458,22 +458,9 @@ class AsyncConsumer(Generic[T]):
         await self.close()
 
 
-async def open_consumer(
-    core: Core,
-    topics: Sequence[tuple[str, int]],
-    subscription: str,
-    schema: Schema[T],
-    options: ConsumerOptions,
-    *,
-    pattern: TopicPattern | None = None,
-    partitioned: Mapping[TopicName, int] | None = None,
-    beside: Iterable[str] = (),
-) -> AsyncConsumer[T]:
-    """A consumer that is subscribed at all its topic partitions. Raises as `AsyncClient.subscribe`."""
-    consumer = AsyncConsumer(
-        core, topics, subscription, schema, options, pattern=pattern, partitioned=partitioned, beside=beside
-    )
-    await reception_of(consumer).start()
+async def subscribed(consumer: AsyncConsumer[T]) -> AsyncConsumer[T]:
+    """A consumer, once it is subscribed at all its topic partitions. Raises as `AsyncClient.subscribe`."""
+    await consumer._reception.start()
     return consumer
 
 
@@ -488,4 +475,4 @@ def receives_still(consumer: AsyncConsumer[Any], message: Message[Any]) -> bool:
     return part is not None and part.is_active
 
 
-__all__ = ["Acknowledged", "AsyncConsumer", "open_consumer", "receives_still", "reception_of"]
+__all__ = ["Acknowledged", "AsyncConsumer", "receives_still", "reception_of", "subscribed"]

@@ -16,7 +16,7 @@ from pulsar_txn.client.receive.consistent.planner import Limits, Planner
 from pulsar_txn.client.receive.consistent.position import CutPosition, PartitionPlace
 from pulsar_txn.client.receive.consistent.scout import Scout
 from pulsar_txn.client.receive.consistent.start_positions import Found, StartPositions
-from pulsar_txn.client.receive.consumer import open_consumer, reception_of
+from pulsar_txn.client.receive.consumer import AsyncConsumer, reception_of, subscribed
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reception import Reception
@@ -150,7 +150,8 @@ class ConsistentReading(Generic[T]):
             start_message_id_inclusive=place.begin is not None,
         )
         topics = [(scout.topic, scout.partition)]
-        return reception_of(await open_consumer(self._core, topics, f"reader-{number:012x}", self._schema, options))
+        consumer = AsyncConsumer(self._core, topics, f"reader-{number:012x}", self._schema, options)
+        return reception_of(await subscribed(consumer))
 
     async def _follow(self) -> None:
         """Look for new partitions whenever a transaction was seen that could have messages in one."""
