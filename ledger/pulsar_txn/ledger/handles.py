@@ -188,7 +188,7 @@ class BaseLog(abc.ABC):
     def fail(self, error: LedgerError) -> None:
         """Close the log for `error` and tell the listener."""
         if self.closed is None:
-            self.closed = error
+            self.end(error)
             self.tell_failed(error)
 
     def tell_failed(self, error: LedgerError) -> None:

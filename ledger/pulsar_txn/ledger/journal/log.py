@@ -261,8 +261,7 @@ class JournalLog(BaseLog):
 
     async def wait_durable(self) -> None:
         """Wait for the last group of the store."""
-        if (durable := self._writer.durable()) is not None:
-            await durable
+        await self._writer.wait_durable()
 
     def readable_bytes(self) -> int:
         """Bytes of confirmed entries; where a part of a segment is trimmed, what the average entry there says."""

@@ -15,7 +15,7 @@ from pulsar_txn.ledger.journal.frame import COPY, SEGMENT_GONE, SNAPSHOT, Run, e
 from pulsar_txn.ledger.journal.recovery import index_of
 from pulsar_txn.ledger.journal.segments import OpenSegments, RunReader
 from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentUse, StoredSnapshot, location
-from pulsar_txn.ledger.journal.writer import Deleted, Finished, JournalGroup, JournalWriter, Trimmed, Unneeded
+from pulsar_txn.ledger.journal.writer import Deleted, Finished, JournalWriter, Trimmed, Unneeded
 from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed
 
 logger = logging.getLogger(__name__)
@@ -133,14 +133,13 @@ class Reclaimer:
         try:
             for run in self._copies(use):
                 cost = run.bytes + RUN_OVERHEAD_BYTES + 8 * run.count
-                group = self._writer.join(cost)
-                group.add_run(run)
+                self._writer.join(cost).add_run(run)
                 copied += cost
                 if copied >= COPY_SLICE_BYTES:
                     copied = 0
-                    await self._durable(group)
+                    await self._writer.wait_durable()
             if copied:
-                await self._durable(self._writer.open_group)
+                await self._writer.wait_durable()
         except (LogDamaged, ReadFailed) as error:
             use.pin()
             text = "segment %d of the journal cannot be reclaimed and is kept: %s; run `pulsar-txn check`"
@@ -175,8 +174,3 @@ class Reclaimer:
             stored = log.snapshot_of(first)
             return stored is not None and stored.place(first) == old
         return end > log.first_entry and log.index.holds(first, old)
-
-    async def _durable(self, group: JournalGroup) -> None:
-        waiter = group.waiter()
-        self._writer.wake()
-        await waiter

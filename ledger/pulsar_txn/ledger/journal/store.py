@@ -263,9 +263,7 @@ class JournalStore:
 
     async def durable(self) -> None:
         """Wait until everything called so far is durable. Raises what made the store fail."""
-        self._check()
-        if (durable := self.writer.durable()) is not None:
-            await durable
+        await self._check().writer.wait_durable()
 
     async def _enter(self) -> int:
         """The folder's lock. A predecessor that is just ending (killed a moment ago, say) is waited for a little."""
@@ -333,13 +331,9 @@ class JournalStore:
         """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
         self.writer.seal()
         self._check()
-        group = self.writer.last_group()
-        assert group is not None  # noqa: S101 - sealed just before
-        waiter = group.waiter()
         self._needs_file = "cannot make a segment"
         self.segment_files.start(self._require_syncer(), wanted)
-        self.writer.wake()
-        await waiter
+        await self.writer.wait_durable()
         self._needs_file = ""
 
     def _require_syncer(self) -> Syncer:

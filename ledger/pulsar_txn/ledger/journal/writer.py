@@ -11,7 +11,6 @@ The writer calls neither of them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -294,24 +293,20 @@ class JournalWriter:
                 return planned.group
         return None if self._current is None else self._current.group
 
-    def durable(self) -> asyncio.Future[None] | None:
-        """A future of the moment when everything called so far is durable, None: it is. Raises what ended the journal."""
-        if self.ended is not None:
-            raise self.ended
+    async def wait_durable(self) -> None:
+        """Wait until everything called so far is durable. Raises what ended the journal."""
+        self.check()
         group = self.last_group()
-        if group is None:
-            return None
-        if not self.turn.asked:
+        if group is not None:
             self.turn.ask()
-        return group.waiter()
+            await group.waiter()
 
     async def write(self, record: bytes) -> None:
         """Wait until a record is durable, with everything called before it."""
         self.check()
         self.open_group.add_record(record)
         self.count(len(record))
-        if (durable := self.durable()) is not None:
-            await durable
+        await self.wait_durable()
 
     # ---- sealing
 
