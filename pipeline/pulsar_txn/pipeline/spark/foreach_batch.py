@@ -49,7 +49,7 @@ from pulsar_txn.pipeline.spark.sink.delivery import (
     source_ends,
     staging_topic_of,
 )
-from pulsar_txn.pipeline.spark.sink.staged import Staged, check_partitions, handed_over, rows_by_topic, schema_of
+from pulsar_txn.pipeline.spark.sink.staged import Staged, check_partitions, handed_over, rows_by_topic
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore, check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, stage
 
@@ -156,9 +156,7 @@ async def _commit(options: Options, query_id: str, work: Work, staged: list[Stag
         return committer, PulsarSinkStore(client, control_topic, staging_topic_of(options, name), options)
 
     async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> PublishResult:
-        steps = committer.commit(work)
-        result: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
-        return result
+        return await store.publish(committer, work, staged)
 
     return await sinks.commit(connection_of(options), control_topic, query_id, make=make, work=commit)
 

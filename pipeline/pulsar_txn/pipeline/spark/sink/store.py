@@ -49,7 +49,7 @@ from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, Tra
 from pulsar_txn.client.inside import abort_all, commit_together
 from pulsar_txn.pipeline.spark.errors import AckConflict, OptionError, SinkError, SinkFenced, SkipRefused, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.sink.committer import SinkCommitter, Steps, Work, full_name, not_same_target
+from pulsar_txn.pipeline.spark.sink.committer import PublishResult, SinkCommitter, Steps, Work, full_name, not_same_target
 from pulsar_txn.pipeline.spark.sink.control import (
     Acknowledge,
     EndGroup,
@@ -75,7 +75,7 @@ from pulsar_txn.pipeline.spark.sink.control import (
     encode_record,
 )
 from pulsar_txn.pipeline.spark.sink.delivery import read_text, source_ends
-from pulsar_txn.pipeline.spark.sink.staged import Parked, Payload, RowRequest, Rows
+from pulsar_txn.pipeline.spark.sink.staged import Parked, Payload, RowRequest, Rows, Staged, handed_over, schema_of
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places, from_offset
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
@@ -271,6 +271,12 @@ class PulsarSinkStore:
                 reply, error = await self._perform(request), None
             except SinkError as refused:
                 error = refused
+
+    async def publish(self, committer: SinkCommitter, work: Work, staged: Sequence[Staged]) -> PublishResult:
+        """Publish what tasks have handed over. Raises as `carry_out`."""
+        payloads, parked = handed_over(staged)
+        result: PublishResult = await self.carry_out(committer.commit(work), work.batch_id, payloads, parked, schema_of(staged))
+        return result
 
     async def _perform(self, request: Request) -> Any:
         match request:

@@ -174,17 +174,14 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
             committer = make_committer(name, query_id, adopt=options.adopt_checkpoint)
             return committer, make_store(client, control_topic, staging_topic_of(options, name), options, self._on_step)
 
-        key = (connection_of(options), control_topic, query_id, epoch is None)
-
         async def commit(committer: SinkCommitter, store: PulsarSinkStore) -> PublishResult:
-            steps = committer.commit(work)
-            result: PublishResult = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
-            return result
+            return await store.publish(committer, work, staged)
 
         if epoch is not None:
             await act_as(await background().client(options, epoch.name), epoch)
         if work.batch_id == 0:
             await warn_if_nobody_keeps(work.rows, options)
+        key = (connection_of(options), control_topic, query_id, epoch is None)
         return await sinks.commit(*key, make=make, work=commit)
 
 
@@ -294,8 +291,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         target = full_name(self._options.topics[0]) if self._options.topics else ANY_TOPIC
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked], target=target)
         try:
-            steps = VersionCommitter(name).commit(work)
-            result: PublishResult = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
+            result = await store.publish(VersionCommitter(name), work, staged)
         finally:
             await store.close()
         if result is PublishResult.SKIPPED:
