@@ -118,8 +118,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.startswith(pieces.QUICK_FOLDERS):
         item.add_marker(pytest.mark.quick)
-    if "PULSAR_TXN_SOAK" in os.environ and (item.get_closest_marker("deeper") or _is_sampled(item)):
-        item.add_marker(pytest.mark.soak)
+    if "PULSAR_TXN_SOAK" in os.environ:
+        goes_deeper = item.get_closest_marker("deeper") is not None
+        if goes_deeper:
+            item.add_marker(pytest.mark.timeout(3600))
+        if goes_deeper or _is_sampled(item):
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.hookimpl(trylast=True)

@@ -431,7 +431,6 @@ class World:
 
 
 @pytest.mark.deeper
-@pytest.mark.timeout(3600 if os.environ.get("PULSAR_TXN_SOAK") else 120)
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_is_lost_doubled_or_out_of_order_in_any_history(kind: str, part: int) -> None:

@@ -12,13 +12,12 @@ from typing import Final
 import attrs
 import pytest
 from delivery_world import OPTIONS, World
-from dispatcher_models import MARKER, NEW, OLD, OURS, OrderedDispatcher, SharedDispatcher
+from dispatcher_models import KEY_SHARED, KINDS, MARKER, NEW, SHARED, OrderedDispatcher, SharedDispatcher
 
 from pulsar_txn.client.state.owners import TRANSITIONS, Act, Event, Hold, Owners, State
 
 HISTORIES = 100_000 if os.environ.get("PULSAR_TXN_SOAK") else 1000
 SEEDS = 5
-SHARED, KEY_SHARED = "Shared", "Key_Shared"
 
 WEIGHTS: Final = {
     "publish": 4,
@@ -165,9 +164,8 @@ def history(seed: int, kind: str) -> None:
 
 
 @pytest.mark.deeper
-@pytest.mark.timeout(3600 if os.environ.get("PULSAR_TXN_SOAK") else 120)
 @pytest.mark.parametrize("start", range(SEEDS))
-@pytest.mark.parametrize("kind", [OURS, OLD, NEW, SHARED, KEY_SHARED])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_doubled_or_overtaken_and_nobody_waits_for_ever(kind, start):
     share = HISTORIES // SEEDS
     for seed in range(start * share, start * share + share):

@@ -20,25 +20,25 @@ def postgres() -> Iterator[str]:
         yield server.dsn
 
 
+def _database(server: str, name: str) -> str:
+    """The DSN of a new database beside the one that a DSN names."""
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.rpartition("/")[0] + "/" + name
+
+
 @pytest.fixture(scope="session")
 def other_postgres(postgres: str) -> str:
     """The DSN of another database of the same server."""
-    import psycopg
-
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE other_orders")
-    return postgres.rpartition("/")[0] + "/other_orders"
+    return _database(postgres, "other_orders")
 
 
 @pytest.fixture
 def empty_postgres(postgres: str) -> str:
     """The DSN of a database that no other test uses, nor another run of the same test."""
-    import psycopg
-
-    name = f"orders_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgres.rpartition("/")[0] + "/" + name
+    return _database(postgres, f"orders_{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ from collections.abc import Iterable
 from typing import Any
 
 OURS, OLD, NEW = "ours", "stock 4.0.8", "stock 4.2.4"
+SHARED, KEY_SHARED = "Shared", "Key_Shared"
+KINDS = (OURS, OLD, NEW, SHARED, KEY_SHARED)
 MARKER = -1
 
 
