@@ -20,26 +20,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "client"))
+sys.path[:0] = [str(HERE.parent / "client"), str(HERE.parent)]
 
 from measuring import cpu_seconds, topic_name  # noqa: E402 - in the folder beside this one
+from processes import cpu_of  # noqa: E402 - in the folder above
 
 from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, ConsumerType, InitialPosition, Message  # noqa: E402
 
 PAYLOAD = bytes(100)
-TICKS_PER_SECOND = 100
-"""Of /proc/PID/stat."""
 ENOUGH_PER_SECOND = 2500
 """Messages of input for each second."""
-
-
-def cpu_of(pids: list[int]) -> float:
-    """Seconds of CPU that these processes have used."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS_PER_SECOND
 
 
 class Driver:

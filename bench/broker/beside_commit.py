@@ -19,31 +19,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
 from earlier_build import earlier_environment  # noqa: E402 - a helper of the tests
 from our_broker import OurBroker  # noqa: E402
+from processes import cpu_of  # noqa: E402 - in the folder above
 
 from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition  # noqa: E402 - after the path
 
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 Row = Callable[[AsyncClient, str, int], Coroutine[Any, Any, None]]
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 # --- the rows, run by a client of either side ---------------------------------------------------------------------------
 
 
-async def _messages(client: AsyncClient, topic: str, count: int, kind: ConsumerType, *, batching: bool) -> None:
+async def messages(client: AsyncClient, topic: str, count: int, *, kind: ConsumerType, batching: bool = False) -> None:
+    """Messages that are sent, received and acknowledged."""
     producer = await client.create_producer(topic, batching=batching)
     consumer = await client.subscribe(topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST)
     for number in range(count):
@@ -56,27 +52,8 @@ async def _messages(client: AsyncClient, topic: str, count: int, kind: ConsumerT
             received += 1
 
 
-async def exclusive(client: AsyncClient, topic: str, count: int) -> None:
-    """Messages one by one on Exclusive."""
-    await _messages(client, topic, count, ConsumerType.EXCLUSIVE, batching=False)
-
-
-async def shared(client: AsyncClient, topic: str, count: int) -> None:
-    """Messages one by one on Shared."""
-    await _messages(client, topic, count, ConsumerType.SHARED, batching=False)
-
-
-async def key_shared(client: AsyncClient, topic: str, count: int) -> None:
-    """Messages one by one on Key_Shared."""
-    await _messages(client, topic, count, ConsumerType.KEY_SHARED, batching=False)
-
-
-async def batches(client: AsyncClient, topic: str, count: int) -> None:
-    """Messages in batches on Shared."""
-    await _messages(client, topic, count, ConsumerType.SHARED, batching=True)
-
-
-async def _transactions(client: AsyncClient, topic: str, count: int, lanes: int) -> None:
+async def transactions(client: AsyncClient, topic: str, count: int, *, lanes: int) -> None:
+    """Transactions of one message received and one sent, so many at a time."""
     source, target = await client.create_producer(topic), await client.create_producer(f"{topic}-out")
     consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST)
     for _ in range(count):
@@ -93,23 +70,13 @@ async def _transactions(client: AsyncClient, topic: str, count: int, lanes: int)
     await asyncio.gather(*(lane() for _ in range(lanes)))
 
 
-async def one_plus_one(client: AsyncClient, topic: str, count: int) -> None:
-    """Transactions of one message received and one sent, one after the other."""
-    await _transactions(client, topic, count, 1)
-
-
-async def one_plus_one_at_64(client: AsyncClient, topic: str, count: int) -> None:
-    """Transactions of one message received and one sent, 64 at a time."""
-    await _transactions(client, topic, count, 64)
-
-
 ROWS: Final[dict[str, tuple[int, Row]]] = {
-    "exclusive": (20_000, exclusive),
-    "shared": (20_000, shared),
-    "key_shared": (20_000, key_shared),
-    "batches": (60_000, batches),
-    "1 + 1": (2_000, one_plus_one),
-    "1 + 1 at 64": (6_400, one_plus_one_at_64),
+    "exclusive": (20_000, partial(messages, kind=ConsumerType.EXCLUSIVE)),
+    "shared": (20_000, partial(messages, kind=ConsumerType.SHARED)),
+    "key_shared": (20_000, partial(messages, kind=ConsumerType.KEY_SHARED)),
+    "batches": (60_000, partial(messages, kind=ConsumerType.SHARED, batching=True)),
+    "1 + 1": (2_000, partial(transactions, lanes=1)),
+    "1 + 1 at 64": (6_400, partial(transactions, lanes=64)),
 }
 
 
@@ -120,9 +87,9 @@ async def _run_rows(url: str, broker_pid: int, scale: float) -> None:
         for name, (most, row) in ROWS.items():
             await row(client, f"persistent://public/default/warm-{name.replace(' ', '')}", max(64, most // 10))
             count = max(64, int(most * scale))
-            broker, mine = cpu_seconds(broker_pid), time.process_time()
+            broker, mine = cpu_of([broker_pid]), time.process_time()
             await row(client, f"persistent://public/default/{name.replace(' ', '')}", count)
-            found[name] = (cpu_seconds(broker_pid) - broker) / count * 1e6, (time.process_time() - mine) / count * 1e6
+            found[name] = (cpu_of([broker_pid]) - broker) / count * 1e6, (time.process_time() - mine) / count * 1e6
     print(json.dumps(found))
 
 
@@ -152,13 +119,15 @@ def main() -> int:
         return 0
     if not given.commit:
         parser.error("name a commit")
-    before = earlier_environment(given.commit)
+    named = ["git", "rev-parse", "--verify", "--short=12", f"{given.commit}^{{commit}}"]  # its files are kept by its hash
+    commit = subprocess.run(named, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    before = earlier_environment(commit)
     sides = {("broker", "now"): ({}, {}), ("broker", "before"): (before, {}), ("client", "before"): ({}, before)}
     found: dict[tuple[str, str], list[dict[str, tuple[float, float]]]] = {side: [] for side in sides}
     for number in range(given.rounds):
         for side in list(sides) if number % 2 else list(reversed(sides)):
             found[side].append(_round(*sides[side], given.scale))
-    print(f"microseconds of CPU, this tree beside {given.commit}, median of {given.rounds} rounds\n")
+    print(f"microseconds of CPU, this tree beside {commit}, median of {given.rounds} rounds\n")
     print("| | broker | before | ratio | client | before | ratio |\n|---|---|---|---|---|---|---|")
     for name in ROWS:
         now = found["broker", "now"]

@@ -33,6 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 import report  # noqa: E402 - beside the driver, and the fixtures of the tests
 import servers  # noqa: E402
 from our_broker import OurBroker  # noqa: E402
+from processes import cpu_of  # noqa: E402
 
 from bench.__main__ import JavaClient, Row, measure  # noqa: E402
 
@@ -82,22 +83,13 @@ def busy_seconds() -> float:
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def used_by(pids: list[int]) -> float:
-    """CPU that these processes have used."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def turn(row: Row, server: servers.Server, java: JavaClient | None, options: Any) -> Result:
     """One row on one server, and what else the machine did meanwhile."""
     pids = server.pids
 
     def own() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used_by(pids) + children.ru_utime + children.ru_stime + time.process_time()
+        return cpu_of(pids) + children.ru_utime + children.ru_stime + time.process_time()
 
     began, busy, ours = time.perf_counter(), busy_seconds(), own()
     result = measure(row, server, java, options, 1)
