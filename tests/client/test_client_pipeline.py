@@ -650,8 +650,7 @@ async def test_a_commit_without_an_answer_is_resolved_before_the_pipeline_goes_o
 )
 def test_only_what_a_handler_did_is_blamed_on_its_messages(error, blamed):
     assert is_blamed(error) is blamed
-    failed = TransactionOperationFailed("of several")
-    failed.failures = (error,)
+    failed = TransactionOperationFailed("of several", failures=[error])
     assert is_blamed(failed) is blamed
 
 

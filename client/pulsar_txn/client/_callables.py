@@ -65,9 +65,7 @@ def not_awaitable(result: T, function: object) -> T:
 
 
 def _wrong(text: str, hint: str) -> InvalidConfiguration:
-    error = InvalidConfiguration(text, hint=hint)
-    error.fatal = True  # no message is to blame, and no other attempt would be better
-    return error
+    return InvalidConfiguration(text, hint=hint, fatal=True)  # no message is to blame, and no other attempt would be better
 
 
 class Opened(Coroutine[Any, Any, M], Generic[M]):

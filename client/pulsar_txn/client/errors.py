@@ -76,7 +76,8 @@ under TransactionError keeps its place there. `net.server_errors` maps a code to
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
 
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnId
@@ -112,6 +113,8 @@ class PulsarError(Exception):
         endpoint: str | None = None,
         hint: str | None = None,
         maybe_processed: bool = False,
+        retriable: bool | None = None,
+        fatal: bool | None = None,
     ) -> None:
         message = shown(message)
         super().__init__(message)
@@ -120,6 +123,24 @@ class PulsarError(Exception):
         self.endpoint = endpoint
         self.hint = shown(hint) if hint is not None else self.default_hint
         self.maybe_processed = maybe_processed
+        if retriable is not None:
+            self.retriable = retriable
+        if fatal is not None:
+            self.fatal = fatal
+
+    def with_details(
+        self, *, txn_id: TxnId | None = None, hint: str | None = None, maybe_processed: bool | None = None
+    ) -> Self:
+        """Add what the caller knows beyond the place that raised it, and return the error.
+
+        A transaction that the error names already stays; a hint replaces the error's own.
+        """
+        self.txn_id = self.txn_id or txn_id
+        if hint is not None:
+            self.hint = shown(hint)
+        if maybe_processed is not None:
+            self.maybe_processed = maybe_processed
+        return self
 
     def __str__(self) -> str:
         text = self.message or type(self).__name__
@@ -390,7 +411,10 @@ class OutOfOrderSequence(NotAllowedError):
     """
 
     default_hint = "send again from expected_sequence_id on (sequence_id=), or create the producer again: it goes on there"
-    expected_sequence_id: int | None = None
+
+    def __init__(self, message: str = "", *, expected_sequence_id: int | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.expected_sequence_id = expected_sequence_id
 
 
 # --- transactions ---------------------------------------------------------------------------------------------
@@ -423,7 +447,9 @@ class TransactionConflict(TransactionAborted):
 class TransactionOperationFailed(TransactionAborted):
     """A send or an acknowledgement of the transaction failed, so it was aborted; `failures` are the causes, oldest first."""
 
-    failures: tuple[BaseException, ...] = ()
+    def __init__(self, message: str = "", *, failures: Iterable[BaseException] = (), **details: Any) -> None:
+        super().__init__(message, **details)
+        self.failures = tuple(failures)
 
 
 class TransactionTimedOut(TransactionAborted, TimeoutError):

@@ -33,13 +33,12 @@ class Unit:
     def check_complete(self) -> None:
         """TransactionOperationFailed when a send of it was refused."""
         if self._refused:
-            error = TransactionOperationFailed(
+            raise TransactionOperationFailed(
                 f"{len(self._refused)} sends were refused, so the transaction was aborted; first: {self._refused[0]}",
                 txn_id=self.id,
                 hint="run the unit again, in a new transaction",
-            )
-            error.failures = tuple(self._refused)
-            raise error from self._refused[0]
+                failures=self._refused,
+            ) from self._refused[0]
 
     @property
     def id(self) -> TxnId | None:

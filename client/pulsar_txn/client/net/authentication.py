@@ -123,9 +123,9 @@ async def current_data(authentication: Authentication) -> bytes:
     except Exception as error:  # whatever the program's function raises
         # `repr` of an error of encoding has all of the text, and the text of an OSError the path, perhaps the token itself.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        failure = AuthenticationError(f"the credentials could not be had: {type(error).__name__}: {reason}")
-        failure.retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one as well
-        failure.fatal = not failure.retriable
+        text = f"the credentials could not be had: {type(error).__name__}: {reason}"
+        retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one as well
+        failure = AuthenticationError(text, retriable=retriable, fatal=not retriable)
         if isinstance(error, OSError | UnicodeError):
             raise failure from None
         raise failure from error

@@ -75,9 +75,7 @@ def from_send_error(body: Any, endpoint: str) -> PulsarError:
     """The error of a SEND_ERROR."""
     if not body.HasField("expected_sequence_id"):
         return from_server(body.error, body.message, endpoint=endpoint)
-    error = OutOfOrderSequence(body.message, endpoint=endpoint)
-    error.expected_sequence_id = signed64(body.expected_sequence_id)
-    return error
+    return OutOfOrderSequence(body.message, endpoint=endpoint, expected_sequence_id=signed64(body.expected_sequence_id))
 
 
 class Connection(asyncio.Protocol):
@@ -296,9 +294,7 @@ class Connection(asyncio.Protocol):
                 text, hint = f"the broker sent what this client cannot read: {error}", None
             else:
                 text, hint = f"the peer does not speak Pulsar's protocol: {error}", _NOT_PULSAR
-            failure = RemoteProtocolError(text, endpoint=self.endpoint, hint=hint)
-            failure.retriable = self._connected.done()
-            self.close(failure)
+            self.close(RemoteProtocolError(text, endpoint=self.endpoint, hint=hint, retriable=self._connected.done()))
 
     def _on_frame(self, frame: bytes) -> None:
         kind = frame_type(frame)

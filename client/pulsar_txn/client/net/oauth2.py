@@ -114,16 +114,14 @@ class OAuth2Authentication:
         try:
             status, body = await self._http.request(method, url, form)
         except (OSError, ValueError) as error:
-            failure = AuthenticationError(f"the identity provider at {url} could not be asked: {error}")
-            failure.retriable, failure.fatal = True, False
-            raise failure from error
+            text = f"the identity provider at {url} could not be asked: {error}"
+            raise AuthenticationError(text, retriable=True, fatal=False) from error
         if status == 200 and isinstance(body, dict):
             return body
         reason = body.get("error_description") or body.get("error") if isinstance(body, dict) else None
-        failure = AuthenticationError(f"the identity provider at {url} answered {status}: {reason or 'no reason given'}")
-        failure.retriable = status >= 500 or status == 429
-        failure.fatal = not failure.retriable
-        raise failure
+        text = f"the identity provider at {url} answered {status}: {reason or 'no reason given'}"
+        retriable = status >= 500 or status == 429
+        raise AuthenticationError(text, retriable=retriable, fatal=not retriable)
 
 
 def _field(answer: dict[str, Any], name: str, url: str) -> Any:

@@ -165,11 +165,8 @@ def _connect_error(error: OSError, address: Address) -> ConnectionLost:
         name = error.verify_code in _WRONG_NAME
         wrong_name = "use a host name that is in the certificate (tls_validate_hostname=False would not look at it)"
         hint = wrong_name if name else "give its authority: tls_trust_certs_file= or tls_context= (--tls-trust-certs-file)"
-        failure = ConnectionLost(
-            f"the broker's certificate was not accepted: {error.verify_message}", endpoint=str(address), hint=hint
-        )
-        failure.retriable = False
-        return failure
+        text = f"the broker's certificate was not accepted: {error.verify_message}"
+        return ConnectionLost(text, endpoint=str(address), hint=hint, retriable=False)
     if isinstance(error, ssl.SSLError):
         return ConnectionLost(f"TLS failed: {error}", endpoint=str(address), hint=_TLS_PORT)
     if address.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):

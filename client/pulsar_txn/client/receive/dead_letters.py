@@ -74,8 +74,8 @@ def check_initial(_options: object, field: attrs.Attribute[Any], subscription: o
 def note_initial(error: PulsarError, topic: str, initial: str | None) -> None:
     """Tell what to do when the broker does not make the subscription that keeps letters."""
     if initial and isinstance(error, NotAllowedError | AuthorizationError):
-        error.hint = (
-            f"the subscription {initial!r} of {topic} keeps the dead letters: create it, or let this client create and "
+        error.with_details(
+            hint=f"the subscription {initial!r} of {topic} keeps the dead letters: create it, or let this client create and "
             "consume it; initial_subscription=None keeps none"
         )
 

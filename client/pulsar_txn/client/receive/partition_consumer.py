@@ -446,9 +446,8 @@ class PartitionConsumer:
         if self._overrun > MAX_OVERRUN and self.channel.connection is not None:
             self._overrun = 0
             endpoint = self.channel.connection.endpoint
-            failure = RemoteProtocolError(f"{self.topic}: the broker sends far more than it was allowed", endpoint=endpoint)
-            failure.retriable = True
-            self.channel.connection.close(failure)
+            text = f"{self.topic}: the broker sends far more than it was allowed"
+            self.channel.connection.close(RemoteProtocolError(text, endpoint=endpoint, retriable=True))
 
     def _undecrypted(self, entry: Entry, payload: bytes | memoryview, count: int, error: CryptoError) -> None:
         """An entry that cannot be decrypted, as `crypto_failure_action` says."""

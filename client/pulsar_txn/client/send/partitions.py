@@ -74,7 +74,9 @@ class Partitions:
             await self._start(self._all)
         except ProducerFenced as error:
             if self._options.access_mode is AccessMode.EXCLUSIVE:
-                error.hint = "another producer is there: close it, or wait for it with AccessMode.WAIT_FOR_EXCLUSIVE"
+                error.with_details(
+                    hint="another producer is there: close it, or wait for it with AccessMode.WAIT_FOR_EXCLUSIVE"
+                )
             raise
         if self._known and self._options.auto_update_partitions:
             watching = watch(self._core, self._options.auto_update_partitions, self._grow, str(self.topic))

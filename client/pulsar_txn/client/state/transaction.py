@@ -939,7 +939,7 @@ class TransactionMachine:
         if event is Event.IS_ABORTED:
             error = None
         elif isinstance(error, TransactionNotFound) and event is not Event.UNANSWERED:
-            error.hint = _MAYBE_COMMITTED
+            error.with_details(hint=_MAYBE_COMMITTED)
         return self._next(self._recalled(event, error, now) if self._recalls else self._told(event, error, now))
 
     def _abort_says(self, error: PulsarError | None) -> Event:
@@ -1002,7 +1002,7 @@ class TransactionMachine:
                 self._move(Event.IS_ABORTED, now)
                 return self._next(Answer(error if isinstance(error, TransactionFenced) else self._gone_before_prepare(error)))
             # A member, or whoever knows its id, may have said commit; or it was prepared, and ended since.
-            error.hint = "call commit(): what it says is how the transaction has ended"
+            error.with_details(hint="call commit(): what it says is how the transaction has ended")
         self._move(Event.MAYBE_PREPARED, now)
         return self._next(Answer(error))
 
@@ -1087,8 +1087,8 @@ class TransactionMachine:
             f"{len(self.failures)} operations failed, so the transaction was aborted; first: {first}",
             txn_id=self.id,
             hint="run the unit again, in a new transaction",
+            failures=self.failures,
         )
-        error.failures = tuple(self.failures)
         return _caused_by(first, error)
 
     # --- moving -----------------------------------------------------------------------------------------------------

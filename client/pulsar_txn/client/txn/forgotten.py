@@ -117,8 +117,8 @@ class UnawaitedCalls:
             f"{_name_of(forgotten[0])} was called in the transaction and never awaited"
             + (f", and {len(forgotten) - 1} more calls" if len(forgotten) > 1 else ""),
             hint="wait for the call, or give it to a task that the block waits for",
+            fatal=True,  # the program is at fault, and no message
         )
-        error.fatal = True  # the program is at fault, and no message
         for each in forgotten:
             each.close()
         return error

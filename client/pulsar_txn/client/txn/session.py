@@ -66,10 +66,8 @@ NOT_LOADED: Final = (
 def explained(error: PulsarError) -> PulsarError:
     """The error that kept a client from the coordinators, with what to do as its hint."""
     if isinstance(error, CoordinatorUnavailable):
-        error.hint = NOT_LOADED
-    elif isinstance(error, AuthorizationError):
-        error.hint = NO_GRANT
-    return error
+        return error.with_details(hint=NOT_LOADED)
+    return error.with_details(hint=NO_GRANT) if isinstance(error, AuthorizationError) else error
 
 
 GOODBYE_SECONDS: Final = 1.0
@@ -401,8 +399,7 @@ class CoordinatorSession:
                 lost_answer = lost_answer or error.maybe_processed
                 if isinstance(error, (InvalidTransactionStatus, TransactionFenced)):
                     error.definite = connection.features.keeps_transaction_outcomes
-                error.maybe_processed = lost_answer
-                error.txn_id = error.txn_id or txn_id
+                error.with_details(txn_id=txn_id, maybe_processed=lost_answer)
                 if not isinstance(error, _RETRY):
                     raise
                 failure = error
@@ -423,9 +420,8 @@ class CoordinatorSession:
             async with asyncio.timeout(max(left, 0)):
                 return await self._attachment.attached(f"coordinator {self.coordinator_id}")
         except PulsarError as error:
-            told = copy.copy(error)  # the session's end is one and the same for all its requests
-            told.maybe_processed, told.txn_id = lost_answer, error.txn_id or txn_id
-            raise told from error
+            # A copy, because the session's end is one and the same error for all its requests.
+            raise copy.copy(error).with_details(txn_id=txn_id, maybe_processed=lost_answer) from error
         except TimeoutError:
             if failure is not None:
                 raise _unavailable(failure) from None

@@ -290,9 +290,7 @@ class Unit:
 
     async def why_refused(self, error: NotAllowedError) -> PulsarError:
         """See `enlist.Enlisting`."""
-        told = await self._coordinators.why_refused(error)
-        told.txn_id = told.txn_id or self.machine.id
-        return told
+        return (await self._coordinators.why_refused(error)).with_details(txn_id=self.machine.id)
 
     def sent_again(self) -> None:
         """See `enlist.Enlisting`."""

@@ -195,9 +195,8 @@ class Instance:
     def ack(self, message_id: MessageId, topic: str) -> None:
         """`context.ack`."""
         if self.config.processing_guarantees is not ProcessingGuarantees.MANUAL or self.config.is_managed:
-            error = UsageError("the runtime acknowledges", hint="set processingGuarantees: MANUAL to do it yourself")
-            error.fatal = True  # every message would fail
-            raise error
+            hint = "set processingGuarantees: MANUAL to do it yourself"
+            raise UsageError("the runtime acknowledges", hint=hint, fatal=True)  # every message would fail
         found = self._unacknowledged.pop(_place(topic, message_id), None)
         if found is None:
             raise UsageError(f"this instance does not hold message {message_id} of {topic} (any more)")
@@ -246,9 +245,6 @@ def sequence_of(message_id: MessageId) -> int:
     """
     index = max(message_id.batch_index, 0)
     if message_id.ledger_id >> LEDGER_BITS or message_id.entry_id >> ENTRY_BITS or index >> INDEX_BITS:
-        error = UsageError(
-            f"message {message_id} is beyond what a sequence id can say", hint="use transactionMode MANAGED instead"
-        )
-        error.fatal = True
-        raise error
+        text = f"message {message_id} is beyond what a sequence id can say"
+        raise UsageError(text, hint="use transactionMode MANAGED instead", fatal=True)
     return (message_id.ledger_id << ENTRY_BITS + INDEX_BITS) | (message_id.entry_id << INDEX_BITS) | index

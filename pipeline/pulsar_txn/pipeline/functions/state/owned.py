@@ -274,6 +274,4 @@ def _lost(number: int, log: StateLog, error: ProducerFenced) -> PulsarError:
 
 
 def _fatal(message: str, hint: str) -> UsageError:
-    error = UsageError(message, hint=hint)
-    error.fatal = True  # every message would fail
-    return error
+    return UsageError(message, hint=hint, fatal=True)  # every message would fail
