@@ -8,6 +8,7 @@ restart a server start one themselves: `StockPulsar(version)` of `stock_pulsar`,
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 import hypothesis
 import pieces
 import pytest
+import repeats
 import reruns
 import targets
 from targets import Target
@@ -122,7 +124,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         goes_deeper = item.get_closest_marker("deeper") is not None
         if goes_deeper:
             item.add_marker(pytest.mark.timeout(3600))
-        if goes_deeper or _is_sampled(item):
+        if goes_deeper or _waits_for_soak(item):
             item.add_marker(pytest.mark.soak)
 
 
@@ -134,14 +136,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     reruns.allow_on_stock(config, items)
     if "PULSAR_TXN_SOAK" not in os.environ:
-        left_out = {item for item in items if item.get_closest_marker("soak") is not None or _is_sampled(item)}
+        left_out = {item for item in items if item.get_closest_marker("soak") is not None or _waits_for_soak(item)}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=_rank)
 
 
-def _is_sampled(item: pytest.Item) -> bool:
-    """True if a newer stock version is enough of a sample: what is asked there does not differ by the server's version."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take the collected tests from the garbage collector, which would look at all of them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _waits_for_soak(item: pytest.Item) -> bool:
+    """True if another test is enough of a sample: one on a newer stock version, or a keeper of `tests/repeats.txt`."""
+    if repeats.is_repeat(item.nodeid):
+        return True
     older = [name.removeprefix("stock-") for name in targets.stock_names()[:-1]]
     return pieces.is_sampled(item.nodeid, older, needs_stock=item.get_closest_marker("stock") is not None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -69,6 +71,15 @@ def test_the_wheel_has_every_room_its_types_the_shipped_configuration_and_nothin
     assert "pulsar_txn/broker/conf/standalone.conf" in names
     assert {"pulsar_txn/__init__.py", "pulsar_txn/py.typed"} <= set(names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pulsar_txn", "pyspark_pulsar_txn"}
+
+
+def test_the_wheel_asks_for_the_dependencies_of_the_client_alone_unless_an_extra_is_named(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        asked = email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
+    bare = {re.split(r"[\s<>=!~;\[]", each)[0].lower() for each in asked if "extra ==" not in each}
+    assert bare
+    assert not bare & {"aiohttp", "click", "pyspark", "prometheus-client", "pandas", "uvloop"}
 
 
 def test_the_sdist_has_sources_tests_and_licence_and_nothing_that_was_made(sdist: Path) -> None:

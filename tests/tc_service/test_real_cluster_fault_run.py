@@ -26,12 +26,18 @@ KINDS = ("--instances 1", "--instances 2", "--instances 3", "--services 2")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["--services 2", *(pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS[:2])])
+@pytest.mark.parametrize(
+    ("kind", "transactions", "seconds"),
+    [
+        ("--services 2", "100", "9"),
+        *(pytest.param(kind, "300", "18", marks=pytest.mark.soak) for kind in (*KINDS[:2], "--services 2")),
+    ],
+)
 def test_what_enters_two_clusters_comes_through_transactions_once_while_things_are_killed(
-    clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
+    clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str, transactions: str, seconds: str
 ) -> None:
     """With two services, one of them goes on with an older copy of its log: an id that was given is never given again."""
-    run(clusters, tmp_path, capfd, kind, "--transactions", "300", "--seconds", "18", "--workers", "3")
+    run(clusters, tmp_path, capfd, kind, "--transactions", transactions, "--seconds", seconds, "--workers", "3")
 
 
 @pytest.mark.soak
