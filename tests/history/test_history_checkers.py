@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -17,13 +18,15 @@ from hypothesis import strategies as st
 
 SEEDS = st.integers(0, 2**32)
 CASES = [(check, fault) for check, faults in FAULTS.items() for fault in faults]
-RUNS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = 40 if "PULSAR_TXN_SOAK" in os.environ else 16
+RUNS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def judged(check, ops):
     return judge(History(ops), [check])[0]
 
 
+@pytest.mark.deeper
 @RUNS
 @given(SEEDS, st.integers(2, 6))
 def test_what_a_correct_system_does_is_never_invalid(seed, workers):
@@ -33,14 +36,16 @@ def test_what_a_correct_system_does_is_never_invalid(seed, workers):
         assert verdict.status != INVALID, str(verdict)
 
 
+@pytest.mark.deeper
 def test_what_a_correct_system_does_is_valid_when_enough_happened():
-    for seed in range(20):
+    for seed in range(EXAMPLES // 2):
         facts = Facts(Model(seed, steps=3000, workers=4).run())
         for check in CHECKS.values():
             verdict = check(facts)
             assert verdict.status not in (INVALID, UNKNOWN), str(verdict)
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize(("check", "fault"), CASES, ids=[f"{check}-{fault.__name__}" for check, fault in CASES])
 def test_a_fault_in_the_middle_is_found_and_its_witness_shows_it_alone(check, fault):
     hits = 0
@@ -67,4 +72,4 @@ def test_a_fault_in_the_middle_is_found_and_its_witness_shows_it_alone(check, fa
                 assert less.status != INVALID, f"{op!r} is not needed in {verdict}"
 
     run()
-    assert hits >= 15, "the model makes too few histories with a place for this fault"
+    assert hits >= EXAMPLES // 3, "the model makes too few histories with a place for this fault"
