@@ -385,7 +385,8 @@ def flip(data: Path, payload: bytes) -> None:
 
 
 def test_check_of_no_folder_is_code_2(tmp_path: Path) -> None:
-    assert refusal("check", tmp_path / "nowhere") == (exits.USAGE, f"pulsar-txn: {tmp_path / 'nowhere'} is not a folder")
+    nowhere = f"pulsar-txn: {tmp_path / 'nowhere'} is not a folder; name the data folder of a broker"
+    assert refusal("check", tmp_path / "nowhere") == (exits.USAGE, nowhere)
 
 
 # ---- config show

@@ -94,12 +94,22 @@ async def test_open_transactions_are_listed_shown_and_aborted(pulsar: Target, to
         (("produce", "t", "x", "-p", "colour"), 2, "is not NAME=VALUE"),
         (("consume", "--url", f"pulsar://{NOWHERE}", "t", "-s", "s"), 69, "is a broker running there?"),
         (("consume", "t"), 2, "--subscription"),
+        (("ping", f"pulsar://{NOWHERE}"), 69, "is a broker running there?"),
+        (
+            ("functions", "list", "--admin-url", f"http://{NOWHERE}"),
+            69,
+            f"no broker answers at http://{NOWHERE} (Connect call failed",
+        ),
+        (("functions", "list", "--admin-url", f"http://{NOWHERE}"), 69, "check --admin-url"),
+        (("functions", "create", "--function-config-file", "nowhere.yml"), 2, "nowhere.yml cannot be read: No such file"),
+        (("doctor", "--cluster", f"pulsar://{NOWHERE}", "--admin-url", f"http://{NOWHERE}"), 69, "check --admin-url\n"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_a_code(arguments: tuple[str, ...], code: int, sentence: str) -> None:
     done = pulsar_txn(*arguments)
     assert done.returncode == code
     assert sentence in done.stderr
+    assert done.stderr.count(sentence) == 1 or arguments[0] != "ping", "a health check says it once"
     assert "Traceback" not in done.stderr
 
 

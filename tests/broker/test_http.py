@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,6 +242,24 @@ async def test_a_request_that_comes_before_aiohttp_waits_for_it(bench: Any, monk
         async with http.get("/admin/v2/brokers/health") as answer:
             assert answer.status == 200
     await server.close()
+    await server.close()
+
+
+async def test_the_loop_serves_while_aiohttp_is_imported(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("pulsar_txn.broker.admin.server._SLOW_IMPORTS", ("slow_to_import",))
+    server = HttpServer(bench.broker, AsyncioRuntime())
+    await server.start("127.0.0.1", 0)
+    async with ClientSession(server.url) as http:
+        asked = asyncio.create_task(http.get("/admin/v2/brokers/health"))
+        turns = 0
+        while not asked.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert turns > 5
+        async with await asked as answer:
+            assert await answer.text() == "ok"
     await server.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -289,7 +290,13 @@ def ping(url: str, timeout: float, **access: Path | None) -> None:
     For health checks. Without options it shows no credentials, so a server that refuses it for that has answered, and it
     accepts any certificate; with --tls-trust-certs-file it checks it. Exit codes: 0 one answers, 2 usage, 69 none does.
     """
-    click.echo(_run(_ping(url, timeout, _shown(**access))), err=True)
+    logger = logging.getLogger("pulsar_txn.client")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # each host is tried once, and the error says what the warning would
+    try:
+        click.echo(_run(_ping(url, timeout, _shown(**access))), err=True)
+    finally:
+        logger.setLevel(level)
 
 
 async def _ping(url: str, timeout: float, shown: dict[str, Any]) -> str:

@@ -1,13 +1,12 @@
 """The HTTP side of a server: health, metrics and administration, on one more listener of the same runtime.
 
-aiohttp and prometheus_client take longer to import than the broker takes to start. So the port listens first, at once;
-they are imported right after, and connections that come before wait for them.
+aiohttp and prometheus_client take longer to import than the broker takes to start. So the port listens first, at once.
+A thread imports them after that, because the broker serves already, and connections that come before wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import logging
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.limits import Limits
-from pulsar_txn.broker.base.runtime import Runtime
+from pulsar_txn.broker.base.runtime import Runtime, load_modules
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.net.ports import Ports
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_IMPORTED_STEP_BY_STEP: Final = ("yarl", "aiohttp.http", "aiohttp.client", "aiohttp.web", "prometheus_client")
+_SLOW_IMPORTS: Final = ("aiohttp.web", "prometheus_client")
 _CLOSING_SECONDS: Final = 2.0
 _MAX_EARLY_BYTES: Final = 65536
 
@@ -169,9 +168,7 @@ class HttpServer:
 
     async def _load(self) -> None:
         try:
-            for module in _IMPORTED_STEP_BY_STEP:
-                await asyncio.sleep(0)
-                importlib.import_module(module)
+            await load_modules(*_SLOW_IMPORTS)
             await self._set_up()
         except Exception:
             _logger.exception("the admin HTTP server failed to start")

@@ -114,9 +114,12 @@ class LoopMeter:
         if now < self._quiet_until:
             self._unsaid += 1
             return
-        more = f" ({self._unsaid} more such turns since the last of these lines)" if self._unsaid else ""
+        more = f" ({self._unsaid} more such blocks since the last of these lines)" if self._unsaid else ""
         self._quiet_until, self._unsaid = now + _WARN_EVERY_SECONDS, 0
-        _logger.warning("the event loop was blocked for %.3f s%s%s", seconds, why, more)
+        text = (
+            "the event loop was blocked for %.3f s%s: no client was served meanwhile%s. If it repeats, look for a busy machine"
+        )
+        _logger.warning(f"{text}, and at pulsar_txn_broker_loop_* in /metrics", seconds, why, more)
 
 
 def _name_of(work: Callable[[], None]) -> str:

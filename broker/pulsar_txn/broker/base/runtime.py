@@ -8,6 +8,7 @@ whole broker deterministic.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import resource
 import threading
@@ -136,6 +137,16 @@ class AsyncioRuntime:
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """A timer of the running loop."""
         return asyncio.get_running_loop().call_later(delay, callback, *args)
+
+
+async def load_modules(*names: str) -> None:
+    """Import modules in a thread, one after the other: the loop serves meanwhile."""
+
+    def load() -> None:
+        for name in names:
+            importlib.import_module(name)
+
+    await asyncio.get_running_loop().run_in_executor(None, load)
 
 
 async def start_child(*command: str) -> asyncio.subprocess.Process:

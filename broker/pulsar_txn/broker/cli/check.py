@@ -23,7 +23,7 @@ def command(folder: Path, as_json: bool) -> None:
     Exit codes: 0 nothing is wrong, 74 something is damaged, 73 the folder is in use or cannot be read, 2 no such folder.
     """
     if not folder.is_dir():
-        raise Ending(USAGE, f"{folder} is not a folder")
+        raise Ending(USAGE, f"{folder} is not a folder; name the data folder of a broker")
     try:
         findings = asyncio.run(check(folder))
     except OSError as error:

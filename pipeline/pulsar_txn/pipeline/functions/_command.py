@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PulsarError, OSError) as error:
         return _say(error, _FAILED)
     except Exception:
-        logger.exception("the function ended")
+        logger.exception("the function failed, and localrun ends")
         return _FAILED
     return 0
 
@@ -128,7 +128,7 @@ def config_of(told: argparse.Namespace) -> FunctionConfig:
 
 
 def keys_of(told: argparse.Namespace) -> dict[str, Any]:
-    """The keys of the file, overruled by flags; InvalidConfiguration, and OSError for the file."""
+    """The keys of the file, overruled by flags; InvalidConfiguration."""
     flags: dict[str, Any] = {}
     for names in (TEXTS, NUMBERS, TRUTHS):
         flags |= {key: value for name, key in names.items() if (value := getattr(told, name)) is not None}
@@ -139,7 +139,11 @@ def keys_of(told: argparse.Namespace) -> dict[str, Any]:
         flags["inputs"] = told.inputs.split(",")
     keys: dict[str, Any] = {}
     if told.function_config_file is not None:
-        keys = FunctionConfig.read(told.function_config_file)
+        try:
+            keys = FunctionConfig.read(told.function_config_file)
+        except OSError as error:
+            text = f"--function-config-file {told.function_config_file} cannot be read: {error.strerror}"
+            raise InvalidConfiguration(text) from error
     return keys | flags
 
 

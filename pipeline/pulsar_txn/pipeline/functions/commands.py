@@ -1,12 +1,7 @@
-"""Commands of `pulsar-txn functions`.
+"""Commands of `pulsar-txn functions`: those of `pulsar-admin functions` for Python functions, and the worker that runs them.
 
-Parts of the commands of `pulsar-txn functions`: which function, which broker, a question to it, and an orderly end.
-
-`pulsar-txn functions trigger|querystate|putstate`: one message through a function that runs, and its state.
-
-`pulsar-txn functions …`: the commands of `pulsar-admin functions` for Python functions, and the worker that runs them.
-
-Found by the entry-point group `pulsar_txn.commands`. click and aiohttp come with the extra `broker`, as the script does.
+Each command but `localrun` and `worker` is one request to the broker's HTTP port. The script finds them by the entry-point
+group `pulsar_txn.commands`. click and aiohttp come with the extra `broker`, as the script does.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ admin_url_option: Final = click.option(
 
 
 def named(command: F) -> F:
-    """The options that name a function."""
+    """Add the options that name a function."""
     command = click.option("--fqfn", help="tenant/namespace/name, instead of the three.")(command)
     command = click.option("--name", help="The function's name.")(command)
     command = click.option("--namespace", default="default", show_default=True)(command)
@@ -64,17 +59,25 @@ def path_of(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> 
 async def ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
     """Ask the broker: a value of JSON, or a text in which other bytes are surrogates. Errors are those that `run` reports."""
     url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
-    async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
-        text = await answer.text(errors="surrogateescape")
-        if answer.status >= 400:
-            raise _RefusedError(_reason(text) or f"the broker answered {answer.status}")
-        if answer.content_type != "application/json":
-            return text or None
-        return json.loads(text) if text else None
+    try:
+        async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
+            text = await answer.text(errors="surrogateescape")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise _UnansweredError(f"no broker answers at {admin_url} ({reason}); check --admin-url") from error
+    if answer.status >= 400:
+        raise _RefusedError(_reason(text) or f"the broker answered {answer.status}")
+    if answer.content_type != "application/json":
+        return text or None
+    return json.loads(text) if text else None
 
 
 class _RefusedError(Exception):
-    """The broker said no."""
+    """Refusal of the broker."""
+
+
+class _UnansweredError(Exception):
+    """Failure to get an answer from the broker."""
 
 
 def _reason(text: str) -> str:
@@ -88,11 +91,10 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run it; what fails ends the command with its code."""
     try:
         return asyncio.run(work)
-    except (_RefusedError, OSError, UsageError) as error:
-        code = _UNAVAILABLE if isinstance(error, aiohttp.ClientConnectionError) else _REFUSED
-        raise ended(error, code) from error
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except _UnansweredError as error:
         raise ended(error, _UNAVAILABLE) from error
+    except (_RefusedError, OSError, UsageError) as error:
+        raise ended(error, _REFUSED) from error
 
 
 def ended(error: Exception, code: int) -> SystemExit:
@@ -108,7 +110,7 @@ def ended(error: Exception, code: int) -> SystemExit:
 @click.option("--trigger-value", help="What the function is given, as text.")
 @click.option("--trigger-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with it.")
 def trigger(topic: str | None, trigger_value: str | None, trigger_file: Path | None, **told: Any) -> None:
-    """Send one message to an input and print the function's output for it. It is a message as any other."""
+    """Send one message to an input and print the function's output for it. Consumers of the input see the message too."""
     if (trigger_value is None) == (trigger_file is None):
         raise click.UsageError("say what the function is given: --trigger-value or --trigger-file")
     form = aiohttp.FormData()
@@ -128,7 +130,7 @@ def trigger(topic: str | None, trigger_value: str | None, trigger_file: Path | N
 @admin_url_option
 @click.option("--key", "-k", required=True)
 def query_state(key: str, **told: Any) -> None:
-    """Show what the state has under a key, as far as it is committed."""
+    """Show the committed value of a key of the state."""
     click.echo(json.dumps(_ask(told, "GET", f"/state/{_quoted(key)}"), indent=2))
 
 
@@ -137,7 +139,7 @@ def query_state(key: str, **told: Any) -> None:
 @admin_url_option
 @click.option("--state", "-s", required=True, help="JSON: key, and stringValue, byteValue (base64) or numberValue.")
 def put_state(state: str, **told: Any) -> None:
-    """Set a key of the state. The function's instance ends meanwhile, and begins again."""
+    """Set a key of the state. The function's instance is stopped for that and started again."""
     try:
         key = json.loads(state)["key"]
     except (ValueError, KeyError, TypeError):
@@ -164,7 +166,7 @@ REPLACED: Final = 75
 
 @click.group("functions")
 def functions() -> None:
-    """Python functions that a broker keeps and a functions worker runs.
+    """Manage the Python functions that a broker keeps and a functions worker runs.
 
     Exit codes: 0 done, 1 the broker refused, 2 usage or configuration, 69 the broker does not answer.
     """
@@ -174,13 +176,13 @@ def functions() -> None:
 
 
 def _configured(command: F) -> F:
-    """The options of a configuration, with the official names."""
-    for name in (*_command.NUMBERS, *_command.TRUTHS):
+    """Add the options of a configuration, with the official names."""
+    for name, key in (_command.NUMBERS | _command.TRUTHS).items():
         kind: Any = int if name in _command.NUMBERS else bool
-        command = click.option(f"--{name.replace('_', '-')}", type=kind)(command)
-    for name in (*_command.TEXTS, *_command.DOCUMENTS):
+        command = click.option(f"--{name.replace('_', '-')}", type=kind, help=f"Key {key}.")(command)
+    for name, key in (_command.TEXTS | _command.DOCUMENTS).items():
         flags = ("--output", "-o") if name == "output" else (f"--{name.replace('_', '-')}",)
-        command = click.option(*flags, help="JSON." if name in _command.DOCUMENTS else None)(command)
+        command = click.option(*flags, help=f"Key {key}{', as JSON' if name in _command.DOCUMENTS else ''}.")(command)
     command = click.option("--inputs", "-i", help="Topics, separated by commas.")(command)
     return click.option("--function-config-file", type=click.Path(), help="YAML with the official keys.")(command)
 
@@ -189,7 +191,7 @@ def _configured(command: F) -> F:
 @admin_url_option
 @_configured
 def create(admin_url: str, **told: Any) -> None:
-    """Upload a function and start it. A flag overrules the same key of the file."""
+    """Upload a function and start it. A flag overrides the same key of the file."""
     keys, config = _read(told)
     if config.py is None:
         raise click.UsageError("say where the function is: --py, or py in the file")
@@ -202,7 +204,7 @@ def create(admin_url: str, **told: Any) -> None:
 @admin_url_option
 @_configured
 def update(admin_url: str, **told: Any) -> None:
-    """Change a function; what is not said stays. With --py a new file is uploaded. Its instances begin again."""
+    """Change the given keys of a function and restart its instances. With --py, upload a new file."""
     keys = _keys(told)
     fqfn = keys.pop("fqfn", None) or path_of(
         keys.get("tenant", "public"), keys.get("namespace", "default"), keys.get("name"), None
@@ -270,12 +272,12 @@ def _simple(name: str, method: str, path: str, text: str, said: str | None, *, o
 
 
 _simple("get", "GET", "", "Show the configuration.", None)
-_simple("status", "GET", "/status", "Show how the instances are.", None, of_instance=True)
-_simple("stats", "GET", "/stats", "Show what the instances have done.", None, of_instance=True)
-_simple("start", "POST", "/start", "Start what was stopped.", "is started", of_instance=True)
-_simple("stop", "POST", "/stop", "Stop the function, and keep it.", "is stopped", of_instance=True)
-_simple("restart", "POST", "/restart", "End the processes and start new ones.", "begins again", of_instance=True)
-_simple("delete", "DELETE", "", "Stop the function and forget it. Its topics and subscriptions stay.", "is deleted")
+_simple("status", "GET", "/status", "Show the state and the errors of the instances.", None, of_instance=True)
+_simple("stats", "GET", "/stats", "Show the counters of the instances.", None, of_instance=True)
+_simple("start", "POST", "/start", "Start a stopped function.", "is started", of_instance=True)
+_simple("stop", "POST", "/stop", "Stop the function and keep its configuration.", "is stopped", of_instance=True)
+_simple("restart", "POST", "/restart", "Stop the instances and start new ones.", "is restarted", of_instance=True)
+_simple("delete", "DELETE", "", "Stop the function and delete it. Its topics stay.", "is deleted")
 
 
 @functions.command("list")

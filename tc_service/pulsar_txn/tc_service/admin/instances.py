@@ -104,7 +104,8 @@ class OtherInstances:
             ) as answer:
                 return Answer(answer.status, answer.headers.get(hdrs.CONTENT_TYPE, "text/plain"), await answer.read())
         except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
-            raise Unanswered(f"{url} does not answer ({str(error) or type(error).__name__})") from error
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unanswered(f"{url} does not answer ({reason})") from error
 
     def _tls(self) -> ssl.SSLContext:
         try:

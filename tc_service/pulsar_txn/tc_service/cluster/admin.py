@@ -27,7 +27,7 @@ _REDIRECTS: Final = frozenset({302, 307, 308})
 
 
 class AdminRefused(Exception):  # noqa: N818 - named by what happened
-    """The broker answered with an HTTP status that is an error; `reason` is its text."""
+    """Answer of a broker with an HTTP status that is an error; `reason` is its text."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status}: {reason}")
@@ -36,7 +36,7 @@ class AdminRefused(Exception):  # noqa: N818 - named by what happened
 
 
 class AdminUnreachable(Exception):  # noqa: N818 - named by what happened
-    """Nothing that is an admin API answers."""
+    """Failure to get an answer from an admin API."""
 
 
 @value
@@ -70,7 +70,7 @@ class AdminApi:
             async with self._slots:
                 return await self._follow(URL(self.url + path, encoded=True))
         except (aiohttp.ClientError, OSError) as error:
-            reason = str(error) or type(error).__name__
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise AdminUnreachable(f"no admin API answers at {self.url} ({reason})") from error
 
     async def _follow(self, url: URL) -> Entry:

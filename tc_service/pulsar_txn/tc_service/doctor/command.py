@@ -209,7 +209,7 @@ async def _run(options: DoctorOptions) -> int:
             if not findings and not options.as_json:
                 click.echo(f"{options.cluster}: nothing is wrong. Topics looked at: {len(examination.topics)}")
     except AdminUnreachable as error:
-        raise Ending(UNAVAILABLE, f"{error}; check --admin-url") from error
+        raise Ending(UNAVAILABLE, f"{error}; check --admin-url{' and --coordinator' * bool(options.coordinator)}") from error
     except AdminRefused as error:
         hint = "; use a role that may administrate these topics" if error.status in FORBIDDEN else ""
         raise Ending(REFUSED, f"the broker at {options.admin_url} answers {error}{hint}") from error
