@@ -707,8 +707,8 @@ async def test_a_decision_that_no_program_hears_is_a_warning(broker, caplog):
             broker.pipe.send(command("txnCheckDecided", group="orders", txnid_least_bits=least, txn_action=1, cause=1))
         broker.pipe.send(command("txnCheckDecided", group="payments", txnid_least_bits=1, txn_action=1, cause=1))
         await (await client.begin_transaction()).abort()
-    lines = [each.getMessage() for each in caplog.records if "which its group has not said" in each.getMessage()]
-    assert lines[0].startswith("transaction (0,0) of group 'orders' is aborted (timeout)")
+    lines = [each.getMessage() for each in caplog.records if "without an answer of its check group" in each.getMessage()]
+    assert lines[0].startswith("transaction (0,0) was aborted without an answer of its check group 'orders' (timeout)")
     assert len(lines) == 10
 
 

@@ -165,7 +165,7 @@ def test_an_admin_api_that_does_not_answer_ends_no_query_and_is_said_once(
     for _ in range(3):
         assert said(reader, end).total == PartitionProgress(lag_entries=0)
     (warning,) = [
-        record.getMessage() for record in caplog.records if "does not say what open transactions" in record.getMessage()
+        record.getMessage() for record in caplog.records if "did not list the open transactions" in record.getMessage()
     ]
     assert "127.0.0.1:1" in warning
     reader.stop()

@@ -365,7 +365,7 @@ class Host(Generic[RequestT, RecordT]):
         return position
 
     def _not_applied(self, error: Exception) -> LedgerError:
-        _logger.error("%r could not apply its own record", self.machine, exc_info=error)
+        _logger.error("%r could not apply its own record, and stops: this is a defect; report it", self.machine, exc_info=error)
         return LedgerError(f"a record could not be applied: {error!r}")
 
     def _append_all(self, step: Step[RecordT], reserve: bool) -> _Waiting | None:
@@ -484,7 +484,7 @@ class Host(Generic[RequestT, RecordT]):
                 else:
                     self.skin.stored(receipt, position)
         except Exception as error:
-            _logger.exception("effects of %r could not be released", self.machine)
+            _logger.exception("%r stops, because its effects could not be performed", self.machine)
             self.fail(error)
             return
         if self.snapshots.is_under_way:

@@ -210,7 +210,7 @@ class Claims:
             f"another process has claimed the store {self._store} in the cluster {self.name} (a copy of the data folder is in"
             " use elsewhere, or its last process is not given up yet), or the cluster does not answer"
         )
-        logger.warning("%s; it takes no participants here until that is over", self.why)
+        logger.warning("%s; until that is over, transactions here cannot write to that cluster", self.why)
         self.first_attempt_over.set()
 
     def _lose(self, why: str) -> None:

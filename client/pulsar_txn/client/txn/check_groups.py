@@ -428,8 +428,10 @@ class Decisions:
         self._count += 1
         is_seldom = self._count <= _LINES or self._count % MAX_WAITING == 0
         if self._on_decided is None and decided.decision is not Decision.COMMITTED and is_seldom:
-            text = "transaction %s of group %r is %s (%s), which its group has not said; decision %d that is heard here"
-            logger.warning(text, decided.txn_id, self._group, decided.decision.value, decided.reason, self._count)
+            text = (
+                "transaction %s was %s without an answer of its check group %r (%s); number %d here; on_decided= handles these"
+            )
+            logger.warning(text, decided.txn_id, decided.decision.value, self._group, decided.reason, self._count)
         if self._on_decided is None or len(self._waiting) >= MAX_WAITING:
             return
         self._waiting.append(decided)

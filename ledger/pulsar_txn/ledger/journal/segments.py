@@ -337,7 +337,7 @@ class SegmentFiles:
         try:
             self._recycle(segment)
         except OSError as error:  # it is in nobody's way: the next start finds that nothing in it is needed
-            logger.warning("segment %s is empty and cannot be recycled, it stays on the disk: %s", segment.path, error)
+            logger.warning("segment %s is empty and cannot be recycled (%s); the next start removes it", segment.path, error)
         if self._syncer is not None:
             self._prepare()
 
@@ -496,7 +496,7 @@ class SegmentFiles:
 
     def _try_later(self, why: str) -> None:
         if not self._complained:
-            logger.warning("%s; it is tried again", why)
+            logger.warning("%s; it is tried again. Free space on the disk, or look at its errors", why)
         self._complained = True
         if self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._try_again)

@@ -254,7 +254,7 @@ class JournalStore:
                 self._go_on()
                 await waiter
             except LedgerError as error:
-                logger.error("the journal in %s was not closed cleanly: %s", self.folder, error)  # noqa: TRY400 - said before
+                logger.error("the journal in %s was not closed cleanly (%s); the next start recovers it", self.folder, error)  # noqa: TRY400 - said before
             for log in self._open_logs.take_all():
                 log.release()
             # What the last confirmations added is found again by the next start.

@@ -321,7 +321,7 @@ class JournalWriter:
         try:
             self._place(flags, group)
         except Exception as error:
-            logger.exception("a group cannot be encoded")
+            logger.exception("the journal stops: a group of entries cannot be encoded; this is a defect, report it")
             self.open_group = group  # it fails with the others
             self.fail(f"a group cannot be encoded: {type(error).__name__}: {error}")
 

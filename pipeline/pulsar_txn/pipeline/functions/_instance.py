@@ -230,7 +230,7 @@ async def _acknowledged(consumer: AsyncConsumer[bytes], message: Message[bytes])
     try:
         await consumer.acknowledge(message)
     except Exception as error:  # noqa: BLE001 - nobody waits for it; the message comes again
-        logger.warning("message %s of %s was not acknowledged: %s", message.message_id, message.topic, error)
+        logger.warning("message %s of %s was not acknowledged, and comes again: %s", message.message_id, message.topic, error)
 
 
 def _place(topic: str, message_id: MessageId) -> tuple[str, MessageId]:

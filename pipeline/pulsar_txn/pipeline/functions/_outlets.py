@@ -139,7 +139,7 @@ class Outlets:
         results = await asyncio.gather(*(each.close() for each in self._outlets.values()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                logger.warning("a producer did not close well: %s", result)
+                logger.warning("a producer did not close, and its last sends may be lost: %s", result)
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

@@ -342,7 +342,7 @@ class ClientCommands:
     def _tc_connect_done(self, task: asyncio.Task[None]) -> None:
         self._link.end_request()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("a request of %s failed", self._link.peer, exc_info=error)
+            _logger.error("a request of %s failed, and its connection is closed", self._link.peer, exc_info=error)
             self._link.close()
 
     def _on_auth_response(self, body: Any) -> bool:

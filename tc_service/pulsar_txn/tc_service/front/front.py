@@ -308,7 +308,7 @@ class FrontConnection(asyncio.Protocol):
         self.close()
 
     def _broken(self, error: WireError) -> None:
-        _logger.warning("connection from %s is closed: %s", self.peer, error)
+        _logger.warning("connection from %s is closed, because it does not speak Pulsar's protocol: %s", self.peer, error)
         self.close()
 
     # ---- when the client is read

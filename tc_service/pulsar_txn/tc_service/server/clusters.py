@@ -274,7 +274,7 @@ class OneCluster:
         except ClusterRefused as refused:
             if not refused.passes:
                 raise
-            logger.warning("%s. Everything that concerns it waits", refused)
+            logger.warning("%s. Its transactions wait until it answers", refused)
 
     async def verify(self, participant: Participant) -> None:
         """See `Cluster.verify`."""

@@ -338,8 +338,8 @@ class LogIncarnations:
             )  # fmt: skip
         elif held:
             logger.warning(
-                "log %s holds %d transactions: a cluster of theirs is not claimed yet, or the log was restored before"
-                " (pulsar-txn transactions list --held)", name, held,
+                "log %s holds back %d transactions: a cluster of theirs is not claimed yet, or the log was restored before."
+                " Look at them with pulsar-txn transactions list --held", name, held,
             )  # fmt: skip
 
     # ---- a cluster is claimed later, or again
@@ -348,9 +348,7 @@ class LogIncarnations:
         """Raises LedgerError, PulsarError: it is tried again."""
         for service in self._mine:
             if not await claim.take(service, self._process):
-                text = (
-                    f"incarnation {service:07x} of this process is claimed by another one in the cluster {claim.name}: restart"
-                )
+                text = f"another process has claimed incarnation {service:07x} in the cluster {claim.name}; restart this one"
                 logger.error("%s", text)
                 raise VersionConflict(text)
         for log in list(self._logs.values()):
@@ -402,7 +400,7 @@ class LogIncarnations:
                     service = await self._draw(name, [claim for claim in self._claims.values() if claim.is_held])
                     await log.ask(partial(BeginIncarnation, service=service, goes_on=True))
         except (LedgerError, PulsarError, Refusal) as error:
-            logger.warning("numbers could not be reserved yet: %s", error)
+            logger.warning("no further numbers of transactions could be reserved (%s); it is tried again", error)
         finally:
             self._extending = False
 

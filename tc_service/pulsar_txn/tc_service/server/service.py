@@ -208,7 +208,7 @@ class CoordinatorService:
             for each in self._all:
                 each.grow(count)
         except LedgerError as error:
-            logger.warning("the number of coordinators could not be read: %s", error)
+            logger.warning("the number of coordinators could not be read (%s); it stays as it is until the next attempt", error)
 
     def _before_due(self, _tc_id: int) -> None:
         """This process may have been stopped for longer than a lease: whoever is connected was not away."""

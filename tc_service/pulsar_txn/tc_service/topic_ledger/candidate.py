@@ -196,7 +196,7 @@ class Candidate:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 return  # its turn has come meanwhile
             if is_silent:
-                logger.warning("the leader of log %r has been silent for a lease; it is sent away", self.name)
+                logger.warning("the leader of log %r has been silent for a lease; this process takes its place", self.name)
                 await writer.attach(EXCLUSIVE_WITH_FENCING)
                 return
             await asyncio.sleep(_AFTER_MOVE_SECONDS)

@@ -224,7 +224,9 @@ class LogFold:
     def _is_strange(self, where: Position, producer: str, why: str) -> bool:
         self.strange += 1
         if self.strange & (self.strange - 1) == 0:  # the first, the second, the fourth…
-            logger.warning("log %r ignores message %s of producer %r: %s", self.name, where, producer, why)
+            logger.warning(
+                "log %r: message %s of producer %r is no record of it and is ignored: %s", self.name, where, producer, why
+            )
         return False
 
     # ---- applying

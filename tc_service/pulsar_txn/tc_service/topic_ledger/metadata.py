@@ -342,7 +342,7 @@ class SharedMetadata:
                 raise LogTopicRefused(f"this role may not produce to and consume from {self._topic} ({error})") from None
             except PulsarError as error:
                 if failures == 0:
-                    logger.warning("%s cannot be used yet: %s", self._topic, error)
+                    logger.warning("%s cannot be used yet (%s); it is tried for %g s", self._topic, error, _START_SECONDS)
                 if self._brokers.runtime.monotonic() >= until:
                     raise LogTopicRefused(
                         f"{self._topic} could not be used for {_START_SECONDS:g} s: {error};"
@@ -450,7 +450,9 @@ class SharedMetadata:
             operation = decode(payload)
         except NotAFrame as error:
             self._strange += 1
-            logger.warning("the metadata ignores message %s of producer %r: %s", where, producer, error)
+            logger.warning(
+                "%s: message %s of producer %r is no metadata and is ignored: %s", self._topic, where, producer, error
+            )
             return False
         is_own = operation.writer == self._nonce
         result: Result = 0

@@ -91,8 +91,8 @@ async def check_namespace(namespace: str, admin_url: str, settings: Settings) ->
         return
     if not admin_url:
         logger.warning(
-            "whether the namespace %s keeps messages is not known without adminUrl: it needs no message TTL, no eviction of its"
-            " backlog, and no expiry of subscriptions and inactive topics; %s has none",
+            "the policies of namespace %s cannot be read without adminUrl: set it, or make sure that the namespace has no"
+            " message TTL, no eviction of its backlog, and no expiry of subscriptions and inactive topics, as %s has none",
             namespace, DEFAULT_NAMESPACE,
         )  # fmt: skip
         return
@@ -100,7 +100,7 @@ async def check_namespace(namespace: str, admin_url: str, settings: Settings) ->
         async with open_admin(admin_url, settings) as admin:
             policies = await admin.get(f"/admin/v2/namespaces/{namespace}")
     except AdminUnreachable as error:
-        logger.warning("the policies of %s are not known: %s", namespace, error)
+        logger.warning("the policies of namespace %s cannot be read: %s; check adminUrl", namespace, error)
         return
     except AdminRefused as error:
         raise LogTopicRefused(f"the namespace {namespace} cannot be used for logs: {error}") from None
@@ -261,7 +261,7 @@ class TopicStore:
         try:
             await LogSubscription(self._brokers, topic).remove()
         except PulsarError as error:
-            logger.warning("the topic %s of the deleted log %r is still there: %s", topic, name, error)
+            logger.warning("the topic %s of the deleted log %r was not removed (%s); delete it by hand", topic, name, error)
 
     def _ledger_id(self, name: str) -> int | None:
         stored = self._shared.lookup(_LOG + name)
@@ -310,7 +310,7 @@ class TopicStore:
         self._failure = LogClosed("the store was closed")
         for result in await asyncio.gather(*(log.close() for log in list(self._logs.values())), return_exceptions=True):
             if isinstance(result, Exception):
-                logger.warning("a log was closed, and its last records may be missing: %s", result)
+                logger.warning("a log was closed, and its last, unconfirmed records may be missing: %s", result)
         await self._shared.close()
         await self._brokers.close()
 

@@ -255,7 +255,9 @@ class StateLog:
             finally:
                 await guard.close()
         except PulsarError as error:
-            logger.warning("%s: the beginning of the state's topic was not removed: %s", self.topic, error)
+            logger.warning(
+                "%s: old entries of the state were not released (%s); a later attempt releases them", self.topic, error
+            )
 
     async def close(self) -> None:
         """Close the producer."""

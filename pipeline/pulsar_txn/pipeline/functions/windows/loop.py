@@ -233,7 +233,8 @@ class WindowLoop:
     async def _put_late_aside(self, late: Sequence[Message[bytes]]) -> None:
         """Messages whose windows are over: to the topic for them, if there is one, and acknowledged."""
         topic = self._window.late_data_topic
-        logger.warning("%s: %d messages came after their last window: %s", self._config.fqfn, len(late), topic or "left out")
+        fate = f"sent to {topic}" if topic else "left out; lateDataTopic would keep them"
+        logger.warning("%s: %d messages came after their last window, and are %s", self._config.fqfn, len(late), fate)
 
         async def send(txn: AsyncTransaction) -> None:
             for message in late if topic is not None else ():

@@ -72,10 +72,10 @@ class Reports:
     def _warn_of_metrics(self, kept: int) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning("the function records too many metrics: statistics show the first %d", kept)
+            logger.warning("the function records too many metrics: its statistics show the first %d; record fewer names", kept)
 
     def say(self, **report: Any) -> None:
-        """One report."""
+        """Write one report."""
         self._stream.write(json.dumps(report | {"errors": self._errors}) + "\n")
         self._stream.flush()
 

@@ -255,7 +255,9 @@ async def _follow(
         except WorkerReplaced:
             raise
         except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
-            logger.warning("the broker does not list the functions to run: %s; asking again", error)
+            logger.warning(
+                "the broker did not list the functions to run (%s); the worker asks again", error or type(error).__name__
+            )
             await asyncio.sleep(PAUSE_SECONDS)
             continue
         known.set()
@@ -319,7 +321,8 @@ async def _answer_one(broker_api: BrokerApi, answers: Answers, question: dict[st
     try:
         await broker_api.answer(question["number"], said)
     except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
-        logger.warning("the broker did not take the answer to %s of %s: %s", question["verb"], question["fqfn"], error)
+        text = "the broker did not take the answer to %s of %s (%s); run the command again"
+        logger.warning(text, question["verb"], question["fqfn"], error or type(error).__name__)
 
 
 async def _input_ends() -> None:

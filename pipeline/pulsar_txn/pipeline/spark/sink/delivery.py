@@ -124,7 +124,9 @@ def _offsets(folder: str | None, batch_id: int) -> str:
         return read_text(f"{folder.rstrip('/')}/offsets/{batch_id}")
     except (OSError, ValueError, ImportError) as error:
         _unreadable.add(folder)
-        logger.warning("%s cannot be read, so the sink does not know what the query reads: %s", folder, error)
+        logger.warning(
+            "%s cannot be read (%s): the sink does not know the query's sources; check the permissions", folder, error
+        )
         return ""
 
 
@@ -338,6 +340,6 @@ def _query_id(checkpoint: str) -> str | None:
     try:
         found = json.loads(read_text(f"{checkpoint.rstrip('/')}/metadata"))["id"]
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        logger.warning("%s/metadata cannot be read: %s", checkpoint, error)
+        logger.warning("%s/metadata cannot be read (%s): the sink does not know the query's id", checkpoint, error)
         return None
     return str(found)

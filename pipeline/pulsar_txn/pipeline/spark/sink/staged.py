@@ -350,12 +350,14 @@ async def ensure_subscription(client: AsyncClient, topic: str) -> None:
 
 
 async def remove_subscription(client: AsyncClient, topic: str) -> None:
-    """Remove it, so that Pulsar deletes what is staged and then the topic. A failure is logged: nothing rests on it."""
+    """Remove the subscription, so that Pulsar deletes the staged entries and then the topic. A failure is only logged."""
     try:
         consumer = await subscribe(client, topic)
         await consumer.unsubscribe()
     except PulsarError as error:
-        logger.warning("%s: its subscription %s remains: %s", topic, SUBSCRIPTION, error)
+        logger.warning(
+            "%s: subscription %s was not removed (%s); unsubscribe it, or the topic stays", topic, SUBSCRIPTION, error
+        )
 
 
 RowRequest: TypeAlias = Publish | OpenStaging | ReadStaging | Forward | Receipts
@@ -531,7 +533,7 @@ class Forwarder:
         except ConsumerBusy:
             logger.info("%s: another run holds the subscription; staged entries are released later", self._topic)
         except PulsarError as error:
-            logger.warning("%s: staged entries could not be released: %s", self._topic, error)
+            logger.warning("%s: staged entries were not released (%s); the next micro-batch tries again", self._topic, error)
 
     async def _close_reader(self) -> None:
         reader, self._reader, self._read = self._reader, None, {}

@@ -353,7 +353,7 @@ class PulsarSinkStore:
                 if consumer is not None:
                     await consumer.acknowledge_cumulative(intent_id, receipt=True)
         except PulsarError as error:
-            logger.warning("%s: old records could not be acknowledged: %s", self._control_topic, error)
+            logger.warning("%s: old records were not acknowledged (%s); a later commit tries again", self._control_topic, error)
 
     async def _write(self, record: Record, txn_id: str | None) -> None:
         assert self._control is not None  # noqa: S101  # Fence comes first
@@ -489,7 +489,9 @@ class GroupedSinkStore(PulsarSinkStore):
         except TransactionAborted:
             return EndReply.OVER
         except (CommitOutcomeUnknown, PulsarError) as error:
-            logger.warning("micro-batch %d: the end of its transactions is in doubt: %s", self._batch_id, error)
+            logger.warning(
+                "micro-batch %d: the outcome of its transactions is unknown, and is asked for: %s", self._batch_id, error
+            )
             return EndReply.UNKNOWN
         reached(self._on_step, "sink.commit.after_end_txn", batch_id=self._batch_id, txn_id=txn_id)
         return EndReply.DONE
@@ -498,4 +500,6 @@ class GroupedSinkStore(PulsarSinkStore):
         try:
             await abort_all(self._client)
         except PulsarError as error:
-            logger.warning("what micro-batch %d has sent again is left to its timeout: %s", self._batch_id, error)
+            logger.warning(
+                "micro-batch %d: repeated transactions were not aborted (%s); their timeout ends them", self._batch_id, error
+            )

@@ -134,7 +134,11 @@ class TaskSending:
         try:
             await self._txn.abort()
         except PulsarError as error:
-            logger.warning("transaction %s of a failed task is left to the next commit, or its timeout: %s", self.txn_id, error)
+            logger.warning(
+                "transaction %s of a failed task was not aborted (%s); the next commit or its timeout ends it",
+                self.txn_id,
+                error,
+            )
 
     async def _close(self) -> None:
         for producer in self._producers.values():
@@ -152,13 +156,13 @@ def rows_sent(messages: Iterable[Sent]) -> dict[str, int]:
 
 
 async def give_up(options: Options, epoch: Epoch) -> None:
-    """Abort all that a run has open. A failure is logged: the next run, or the timeouts, do it as well."""
+    """Abort all open transactions of a run. A failure is logged: the next run, or their timeouts, end them."""
     client = await background().client(options, epoch.name)
     try:
         await act_as(client, epoch)
         await abort_all(client)
     except PulsarError as error:
-        logger.warning("what the tasks of %s have sent is left to its timeout: %s", epoch.name, error)
+        logger.warning("the transactions of the tasks of %s were not aborted (%s); their timeout ends them", epoch.name, error)
 
 
 Put: TypeAlias = Callable[[Payload], None]

@@ -56,15 +56,18 @@ class Malformed:
                 "with .schema(…) the query has only the columns that it needs"
             ) from error
         if not self._count:
-            logger.warning("%s, and is %s: %s", where, "left out" if self.drops else "read as null", error)
+            logger.warning("%s (%s), and is %s (mode=%s)", where, error, self._fate, self._mode)
         self._count += len(unfit)
 
+    @property
+    def _fate(self) -> str:
+        return "left out" if self.drops else "read as null"
+
     def finish(self) -> None:
-        """Say how many there were."""
+        """Log the number of unfit messages."""
         if self._count:
-            what = "left out" if self.drops else "read as null"
             text = "%s: %d messages of this range do not fit the query's columns, and were %s (mode=%s)"
-            logger.warning(text, self._topic, self._count, what, self._mode)
+            logger.warning(text, self._topic, self._count, self._fate, self._mode)
 
 
 Bytes = Sequence[bytes | None]

@@ -93,12 +93,12 @@ class Patience:
         return 0.0 if self._since is None else self._now() - self._since
 
     def failed(self, error: BaseException, what: str) -> None:
-        """Something failed. Raises the error when it is not a passing one, or when the trouble lasts too long."""
+        """Record a failure. Raises the error when it is not a passing one, or when the trouble lasts too long."""
         if not is_passing(error):
             raise error
         if self._since is None:
             self._since = self._now()
-            logger.warning("%s: %s; it is tried again for %g s (failAfterMs)", what, error, self._seconds)
+            logger.warning("%s: %s; the query tries again for %g s (failAfterMs)", what, error, self._seconds)
         if self.waited >= self._seconds:
             error.add_note(f"{what}: given up after {self.waited:.0f} s (failAfterMs)")
             raise error
@@ -144,7 +144,7 @@ async def _within(seconds: float, attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 def report_loss(options: Options, text: str) -> None:
-    """Messages are gone. Raise DataLossError, or log a warning when the option `failOnDataLoss` is false."""
+    """Report lost messages: raise DataLossError, or log a warning when the option `failOnDataLoss` is false."""
     if options.fail_on_data_loss:
         raise DataLossError(
             f"{text}: retention, expiry or a deleted topic took what was not processed; failOnDataLoss=false goes on without "
@@ -154,14 +154,14 @@ def report_loss(options: Options, text: str) -> None:
 
 
 def report_gone(options: Options, text: str) -> None:
-    """A topic is gone. Raise DataLossError, or log a warning as above."""
+    """Report a deleted topic: raise DataLossError, or log a warning as above."""
     if options.fail_on_data_loss:
         raise DataLossError(f"{text}. failOnDataLoss=false goes on without the topic")
     logger.warning("%s; going on without it, as failOnDataLoss=false says", text)
 
 
 def report_unreadable(options: Options, text: str) -> None:
-    """An entry is there, and cannot be read. Raise UnreadableEntry, or log a warning as above."""
+    """Report an unreadable entry: raise UnreadableEntry, or log a warning as above."""
     if options.fail_on_data_loss:
         raise UnreadableEntry(
             f"{text}. The entry is still in the topic. The source has no keys to decrypt with; failOnDataLoss=false leaves "

@@ -151,10 +151,13 @@ class OpenTransactions:
         self._said = set(late)
 
     def _tell_trouble(self, admin: Admin, error: Exception | None) -> None:
-        """Said once for each time that it begins: a query works without the admin API."""
+        """Log the beginning of each trouble once: a query works without the admin API."""
         if error is not None and not self._is_in_trouble:
             logger.warning(
-                "%s does not say what open transactions hide, so the progress does not show it: %r", admin.url, error
+                "%s did not list the open transactions (%r): the query goes on, and its progress does not count what they "
+                "hide. Check admin.url, and that the query's role may ask for them",
+                admin.url,
+                error,
             )
         self._is_in_trouble = error is not None
 
