@@ -13,11 +13,11 @@ from pulsar_txn.client.errors import (
     FeatureUnsupported,
     InvalidConfiguration,
     InvalidTransactionStatus,
+    NotAllowedError,
     TransactionAborted,
     TransactionalIdUnsupported,
     TransactionFenced,
     TransactionOperationFailed,
-    TransactionsDisabled,
     TransactionStateError,
     TransactionTimedOut,
 )
@@ -339,7 +339,7 @@ async def test_a_second_transaction_before_the_end_of_the_first_is_a_mistake_for
         await first.commit()
         client.transaction()  # was never entered
         broker.on["newTxn"] = refused_begin
-        with pytest.raises(TransactionsDisabled):
+        with pytest.raises(NotAllowedError):
             await client.begin_transaction()
         del broker.on["newTxn"]
         async with client.transaction():

@@ -24,7 +24,6 @@ from pulsar_txn.client.errors import (
     TransactionFenced,
     TransactionNotFound,
     TransactionOperationFailed,
-    TransactionsDisabled,
     TransactionStateError,
     TransactionTimedOut,
     UnknownError,
@@ -199,7 +198,7 @@ async def test_what_opens_a_transaction_is_registered_by_the_same_request_where_
 
 async def test_what_cannot_be_registered_with_the_transaction_is_told_why_by_its_own_registration():
     refused = NotAllowedError("there is no such topic")
-    sessions = ScriptedSessions(new=[TransactionsDisabled("there is no such topic"), None], partitions=[refused])
+    sessions = ScriptedSessions(new=[NotAllowedError("there is no such topic"), None], partitions=[refused])
     sessions.registers_first = True
     txn = new_transaction(sessions)
     with pytest.raises(NotAllowedError, match="there is no such topic"):

@@ -1,6 +1,7 @@
 """What becomes of the open transactions of a client that is closed: they are aborted, in a bounded time, with one log line."""
 
 import asyncio
+import gc
 import logging
 
 import pytest
@@ -153,3 +154,24 @@ async def test_transactions_for_which_a_closing_client_has_no_time_are_left_to_t
     (said,) = lines(caplog)
     assert "5 open transactions" in said
     assert "5 of them could not be aborted" in said
+
+
+async def test_a_begin_that_was_given_up_before_its_client_is_closed_leaves_no_error_behind(broker, caplog):
+    broker.on["newTxn"] = silence
+    left = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: left.append(context["message"]))
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t")
+
+        async def unit():
+            async with client.transaction() as txn:
+                await producer.send(b"x", txn=txn)
+
+        given_up = asyncio.create_task(unit())
+        await asyncio.sleep(0.05)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+    gc.collect()
+    await asyncio.sleep(0)
+    assert left == []
+    assert lines(caplog)[0].endswith("aborts it at its timeout: no answer in time")

@@ -28,6 +28,7 @@ from pulsar_txn.client import (
     InitialPosition,
     JsonSchema,
     KeySharedPolicy,
+    MessageId,
     RedeliveryBackoff,
     TokenAuthentication,
     sync,
@@ -207,6 +208,8 @@ PRODUCERS: list[Row] = [
     producer_row("a name in properties", properties={1: 2}),
     producer_row("producer_name", producer_name=5),
     producer_row("initial_sequence_id", initial_sequence_id="x"),
+    producer_row("initial_sequence_id", initial_sequence_id=-1),
+    producer_row("initial_sequence_id .*at most", initial_sequence_id=1 << 63),
     producer_row("initial_subscription", initial_subscription=5),
     producer_row("max_pending_messages", max_pending_messages="x"),
     producer_row("batching_max_messages", batching_max_messages="x"),
@@ -240,6 +243,7 @@ CONSUMERS: list[Row] = [
     consumer_row("dead_letter_policy", dead_letter_policy=5, **SHARED),
     consumer_row("key_shared_policy", key_shared_policy=5),
     consumer_row("priority_level", priority_level="x"),
+    consumer_row("priority_level .*at most", priority_level=1 << 31),
     consumer_row("replicate_subscription_state", replicate_subscription_state="x"),
 ]
 
@@ -262,6 +266,17 @@ RECEIVES: list[Row] = [
         (lambda see, it=it: see.consumer.acknowledge(it, receipt=True), InvalidConfiguration, "message must")
         for it in (None, 5, "x", b"x", [None], {"a": 1})
     ),
+    *(
+        (lambda see, ask=ask, it=it: ask(see.consumer, MessageId(*it)), InvalidConfiguration, "no message's place")
+        for it in ((-5, 0), (0, 1 << 63), (1 << 64, 0))
+        for ask in (
+            lambda consumer, it: consumer.acknowledge(it, receipt=True),
+            lambda consumer, it: consumer.acknowledge_cumulative(it),
+            lambda consumer, it: consumer.negative_acknowledge(it),
+            lambda consumer, it: consumer.seek(it),
+        )
+    ),
+    (lambda see: see.consumer.seek(datetime.min), InvalidConfiguration, "a MessageId, a datetime"),  # noqa: DTZ901
     (lambda see: see.consumer.negative_acknowledge(see.message, delay="x"), InvalidConfiguration, "delay is no time"),
 ]
 

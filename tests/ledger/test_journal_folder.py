@@ -68,7 +68,7 @@ async def test_a_damaged_or_missing_format_file_is_damage(tmp_path, text):
     async with JournalStore(tmp_path, **SMALL):
         pass
     (tmp_path / "FORMAT").write_text(text)
-    with pytest.raises(LogDamaged, match="FORMAT"):
+    with pytest.raises(LogDamaged, match="FORMAT' is damaged: "):
         await JournalStore(tmp_path, **SMALL).start()
     (tmp_path / "FORMAT").unlink()
     with pytest.raises(LogDamaged, match="FORMAT"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -65,7 +66,7 @@ class _Pipe(asyncio.Transport):
         self.protocol: asyncio.Protocol
         self.closed = False
         self._paused = False
-        self._held: list[bytes] = []
+        self._arriving: deque[bytes] = deque()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
@@ -75,25 +76,26 @@ class _Pipe(asyncio.Transport):
             return
         copy = bytes(data)
         self.network.record(self.label, copy)
-        self.network.loop.call_later(self.network.latency, self.peer.receive, copy)
+        self.peer._arriving.append(copy)  # timers that are due at one time come in any order, and bytes do not
+        self.network.loop.call_later(self.network.latency, self.peer.receive)
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
 
-    def receive(self, data: bytes) -> None:
-        if self._paused:
-            self._held.append(data)
-        elif not self.closed:
-            self.protocol.data_received(data)
+    def receive(self) -> None:
+        """Take what came first, unless it was taken already, or waits until reading goes on."""
+        if self._arriving and not self._paused:
+            data = self._arriving.popleft()
+            if not self.closed:
+                self.protocol.data_received(data)
 
     def pause_reading(self) -> None:
         self._paused = True
 
     def resume_reading(self) -> None:
         self._paused = False
-        held, self._held = self._held, []
-        for data in held:
-            self.network.loop.call_soon(self.receive, data)
+        for _ in self._arriving:
+            self.network.loop.call_soon(self.receive)
 
     def is_reading(self) -> bool:
         return not self._paused

@@ -64,15 +64,17 @@ def validate_subscription_name(what: str, value: Any) -> None:
         raise InvalidConfiguration(str(error)) from None
 
 
-def validate_whole(what: str, value: object, least: int | None = None) -> None:
+def validate_whole(what: str, value: object, least: int | None = None, most: int | None = None) -> None:
     """For a whole number; integers of other libraries are some as well."""
     needed = "a whole number" if least is None else f"a whole number, at least {least}"
+    if most is not None:
+        needed += f" and at most {most}"
     if type(value) is not int:
         try:
             value = operator.index(value)  # type: ignore[arg-type]  # that is the question
         except TypeError:
             raise refused(what, value, needed) from None
-    if least is not None and value < least:
+    if (least is not None and value < least) or (most is not None and value > most):
         raise refused(what, value, needed)
 
 
@@ -207,11 +209,11 @@ def above_zero(_instance: object, attribute: attrs.Attribute[Any], value: Any) -
         raise InvalidConfiguration(f"{attribute.name} must be more than 0, not {value!r}", hint="give it in seconds")
 
 
-def whole(least: int | None = None) -> Validator:
+def whole(least: int | None = None, most: int | None = None) -> Validator:
     """A whole number."""
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        validate_whole(attribute.name, value, least)
+        validate_whole(attribute.name, value, least, most)
 
     return check
 

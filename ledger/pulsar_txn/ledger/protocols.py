@@ -51,11 +51,15 @@ RESTORE_LOG: Final = "restore it from a copy, or delete this log: `pulsar-txn sa
 """The advice for damage of one log."""
 
 
+def _at(position: Position | None) -> str:
+    return "" if position is None else f" at {position}"
+
+
 class LogDamaged(LedgerError):  # noqa: N818 - named by what happened
     """Stored bytes do not fit their checksum, or entries are missing. Never served, never skipped."""
 
     def __init__(self, log: str, position: Position | None, detail: str, advice: str = RESTORE_LOG) -> None:
-        super().__init__(f"log {log!r} is damaged at {position}: {detail}; {advice}")
+        super().__init__(f"log {log!r} is damaged{_at(position)}: {detail}; {advice}")
         self.log = log
         self.position = position
         self.detail = detail
@@ -68,7 +72,8 @@ class ReadFailed(LedgerError):  # noqa: N818 - named by what happened
     """
 
     def __init__(self, log: str, position: Position | None, detail: str) -> None:
-        super().__init__(f"log {log!r} cannot be read at {position}: {detail}; try again, and look at the disk if that goes on")
+        text = f"log {log!r} cannot be read{_at(position)}: {detail}"
+        super().__init__(f"{text}; try again, and look at the disk if that goes on")
         self.log = log
         self.position = position
         self.detail = detail

@@ -16,6 +16,7 @@ from pulsar_txn.client.receive.message import Entry, Message, bits_of, runs
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.receive.subscribe_fields import check_numbers
 from pulsar_txn.client.state.owners import UNKNOWN, Place
 from pulsar_txn.client.state.redelivery import Bits
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -253,6 +254,10 @@ def _check_many(given: object) -> None:
 def _place(message: Acknowledged) -> Place:
     if isinstance(message, Message):
         return message.entry.position, message.index, message.entry.batch_size
+    try:
+        check_numbers(message)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfiguration(f"{message} is no message's place: {error}") from error
     return message.position, message.batch_index, message.batch_size
 
 

@@ -205,7 +205,7 @@ class ConsumerOptions:
         default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=_regex_subscription_mode
     )
     """Kinds of topics that a pattern is compared with."""
-    priority_level: int = attrs.field(default=0, validator=whole())
+    priority_level: int = attrs.field(default=0, validator=whole(-(1 << 31), (1 << 31) - 1))
     """Consumers with a lower number are served first, on Shared and Failover."""
     read_compacted: bool = attrs.field(default=False, validator=flag)
     """True if only the newest message of each key is read, as far as the topic was compacted."""

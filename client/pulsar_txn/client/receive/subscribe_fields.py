@@ -28,7 +28,12 @@ def start_field(start: Start) -> dict[str, Any]:
 
 def sought_ms(time: object) -> int:
     """The time that a subscription is moved to, in milliseconds since the epoch. InvalidConfiguration."""
-    time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
+    time_ms = time
+    if isinstance(time, datetime):
+        try:
+            time_ms = int(time.timestamp() * 1000)
+        except (ValueError, OverflowError):  # a time without a zone, in a year that the zone here does not reach
+            time_ms = -1
     if not isinstance(time_ms, int) or isinstance(time_ms, bool) or not 0 <= time_ms < 1 << 63:
         raise InvalidConfiguration(f"a MessageId, a datetime, or milliseconds since the epoch are needed, not {time!r}")
     return time_ms
@@ -65,13 +70,18 @@ def _key_shared_field(options: ConsumerOptions) -> dict[str, Any]:
     return {"keySharedMode": mode, "hashRanges": ranges, "allowOutOfOrderDelivery": policy.allow_out_of_order}
 
 
+def check_numbers(message_id: MessageId) -> None:
+    """Raise ValueError for numbers that no message has; on the wire they would be those of another one."""
+    if not all(-1 <= number < 1 << 63 for number in message_id):
+        raise ValueError("its numbers are -1 and more, and have 63 bits")
+
+
 def seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
     """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done.
 
     TypeError, ValueError for what is no id.
     """
-    if not all(-1 <= number < 1 << 63 for number in message_id):
-        raise ValueError("its numbers are -1 and more, and have 63 bits")
+    check_numbers(message_id)
     fields: dict[str, Any] = {"ledgerId": unsigned64(message_id.ledger_id), "entryId": unsigned64(message_id.entry_id)}
     index, size = message_id.batch_index, message_id.batch_size
     wanted = full_ack_set(size) & ~full_ack_set(index if inclusive else index + 1) if 0 <= index < size else 0

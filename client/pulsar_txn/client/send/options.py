@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import attrs
 from attrs.validators import optional
@@ -76,6 +76,10 @@ BatchingTypeName: TypeAlias = Literal["default", "key_based"]
 """Names of BatchingType that `create_producer` takes as well."""
 
 
+_MOST_SEQUENCE_ID: Final = (1 << 63) - 1
+"""Largest sequence id, because brokers and clients in Java read it as a signed number."""
+
+
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
@@ -118,7 +122,7 @@ class ProducerOptions:
 
     producer_name: str | None = attrs.field(default=None, validator=optional(text))
     """The producer's name. Only one producer of the topic can have it at a time; the broker chooses one if None."""
-    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
+    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole(0, _MOST_SEQUENCE_ID)))
     """The first sequence id; None: after the last one that the broker has stored for this name."""
     refuse_sequence_gaps: bool = attrs.field(default=False, validator=flag)
     """True if the broker refuses a message (OutOfOrderSequence) when the one before it was not stored. Needs our broker, with

@@ -984,7 +984,7 @@ class TransactionMachine:
         """Say what an abort that failed means."""
         if self.shown is TransactionState.UNKNOWN:
             return f"its coordinator does not know the transaction, so nobody knows here how it has ended: {failed}"
-        return f"the abort failed, so its coordinator aborts it at its timeout: {failed}"
+        return f"the abort failed, so its coordinator aborts it at its timeout: {str(failed) or 'no answer in time'}"
 
     # --- prepare ----------------------------------------------------------------------------------------------------
 

@@ -304,10 +304,7 @@ class TransactionCoordinators:
         session = self._pick()
         nonce = self._core.runtime.secret(NONCE_BYTES)
         frame = NewTxnFrame(timeout_ms, session.coordinator_id, first, checked, nonce)
-        try:
-            txn_id: TxnId = await session.request("newTxn", frame.encode, None, timeout, tally, frame.suit)
-        except NotAllowedError as error:
-            raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
+        txn_id: TxnId = await session.request("newTxn", frame.encode, None, timeout, tally, frame.suit)
         return txn_id
 
     async def add_partitions(

@@ -25,7 +25,6 @@ from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     NotAllowedError,
     PulsarError,
-    TransactionsDisabled,
     TransactionStateError,
 )
 from pulsar_txn.client.state import transaction as steps
@@ -364,6 +363,7 @@ class Unit:
             return self.machine.id
         if self._first_request is None:
             self._first_request = asyncio.get_running_loop().create_task(self._open(first))
+            self._first_request.add_done_callback(_retrieve)  # all who waited for it may have been cancelled
         return await asyncio.shield(self._first_request)
 
     async def open_now(self) -> None:
@@ -383,7 +383,7 @@ class Unit:
         txn_id = None
         if first and self._coordinators.registers_first:
             # What is wrong with `first` is answered to its own registration, as it is later on.
-            with contextlib.suppress(TransactionsDisabled):
+            with contextlib.suppress(NotAllowedError):
                 txn_id = await new_txn(timeout_ms, tally=self._tally, first=first, checked=checked)
                 self._opened_with = frozenset(first)
         if txn_id is None:
@@ -791,7 +791,7 @@ def _set_false(idle: asyncio.Future[bool]) -> None:
         idle.set_result(False)
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """The caller of an end may be gone; its result was recorded in the state."""
     if not task.cancelled():
         task.exception()
