@@ -63,7 +63,7 @@ class Kill:
         if self.flights:
             parts.append(f"{len(self.flights)} flights ({self.flights[0]} … {self.flights[-1]}): {known.get('done')}")
         if self.point == RANDOM:
-            parts.append("whatever there was")
+            parts.append("not recorded")
         elif self.point == "sink.write.end":
             parts.append(f"micro-batch {known.get('batch_id')}: a task that has encoded its rows, and has not handed them over")
         elif self.point == "sink.commit.after_publish":

@@ -87,7 +87,7 @@ class MainJob:
             self._stage.say("main job: Spark is starting; it takes a driver, two executors and a few seconds")
             working = group.create_task(self._supervisor.keep(job))
             await chaos.run()
-            self._stage.say("main job: nobody else is killed; the rest of the flights comes in")
+            self._stage.say("main job: no more kills; the remaining flights are settled")
             self._finish.touch()
             await self._supervisor.keep(publisher)
             await self._until_all_is_seen()
@@ -172,7 +172,7 @@ class MainJob:
         state = await self._client.attach_transaction(str(report.kill.txn_id)).resolve()
         report.recovery += f"; asked for {report.kill.txn_id}, it says {state.value}"
         if state is TransactionState.COMMITTED:
-            report.recovery += ": the decision was carried to its end"
+            report.recovery += ": the decision was carried out"
         else:
             self._undecided.append(f"{report.kill.point}: {report.recovery}, although COMMITTING was durable")
 

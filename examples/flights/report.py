@@ -120,7 +120,7 @@ def main_lines(run: MainResult) -> list[str]:
     pace = f"{flights / max(seconds, 1):,.0f} flights a second from the first one published to the last one visible"
     lines = [f"{flights:,} flights in {len(run.batches)} micro-batches; each is one transaction over three topics."]
     lines.append(f"{run.refused} of them were refused, as the rules say.")
-    lines.append(f"{pace} ({seconds:.0f} s, with all kills in it); the publisher sets this pace.")
+    lines.append(f"{pace} ({seconds:.0f} s, with all kills in it); the publisher sends no faster.")
     if (fastest := _fastest(run)) is not None:
         lines.append(fastest)
     waited = sorted(each for batch in run.batches for each in batch.waited_ms)
@@ -132,11 +132,11 @@ def main_lines(run: MainResult) -> list[str]:
         )
     lines.append(f"{run.totals} totals by carrier and route, written again in {run.totals_batches} micro-batches of query 2.")
     failed = sum(event["what"] == "failed" for event in run.events)
-    how = f"{failed} times by an error, and were started again on their checkpoints" if failed else "never by an error"
-    lines.append(f"Apart from the kills of the driver, the queries ended {how}.")
+    how = f"{failed} times a query ended with an error, and was started again on its checkpoint" if failed else ""
+    lines.append(f"Apart from the kills of the driver, {how or 'no query ended with an error'}.")
     lines.append(f"The random moments come from seed {run.seed}; --seed {run.seed} chooses them again.")
     if not run.our_broker:
-        lines.append("The broker is not ours (--pulsar-url), so nobody has killed it.")
+        lines.append("The broker of --pulsar-url was not killed.")
     return lines
 
 

@@ -234,7 +234,7 @@ class WorkerRun:
                 asked = time.monotonic() - begin
             report.recovery += f"; asked for {kill.txn_id}, it says {state.value} after {asked:.2f} s"
             if state is TransactionState.COMMITTED:
-                report.recovery += ": COMMITTING was driven to its end"
+                report.recovery += ": the commit was carried out"
             else:
                 self._undecided.append(f"{kill.point}: {report.recovery}, although COMMITTING was durable")
         self._stage.say(f"{self.mode}: {kill.target} {report.recovery}")
