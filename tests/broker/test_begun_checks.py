@@ -295,7 +295,7 @@ async def test_what_the_timeout_aborts_is_told_to_the_next_member_and_to_the_log
     with caplog.at_level(logging.WARNING):
         await clock.advance(3)
     assert status(bench, txn) is TxnStatus.ABORTED
-    assert f"transaction {txn} of check group 'g' (role None) is aborted by timeout, after 0 begun questions" in caplog.text
+    assert f"transaction {txn} of check group 'g' (role None) was aborted by timeout, after 0 questions" in caplog.text
     old, one = member_of(bench, None, OldCheckClient), member_of(bench)
     await old.join()
     await one.join()

@@ -165,7 +165,7 @@ def test_what_the_client_logs_goes_to_the_logger_that_it_was_given_until_it_is_c
     with pytest.raises(compat.ProducerFenced):
         first.send(b"x")
     client.close()
-    assert any("is not attached again" in record.getMessage() for record in records)
+    assert any("refuses to attach again" in record.getMessage() for record in records)
     seen = len(records)
     logging.getLogger("pulsar_txn.client").warning("behind its end")
     assert len(records) == seen

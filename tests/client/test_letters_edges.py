@@ -141,7 +141,7 @@ async def test_a_broker_that_makes_no_subscription_for_letters_is_told_of_with_w
     async with fake_client(broker) as client:
         await client.subscribe("t", "s", dead_letter_policy=policy, consumer_type=ConsumerType.SHARED)
         deliver(broker, "t", 0, redelivered=2)
-        await broker.until(lambda: "was not sent to dead letter topic" in caplog.text)
+        await broker.until(lambda: "was not sent to the dead letter topic" in caplog.text)
         assert "the subscription 'dead-letters' of persistent://public/default/t-s-DLQ keeps the dead letters" in caplog.text
 
 

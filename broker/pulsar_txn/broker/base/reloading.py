@@ -50,7 +50,7 @@ class Reloaded(Generic[T]):
             self._value = self._load()
         except ConfigError as error:
             _logger.error(  # noqa: TRY400 - the message says it
-                "%s changed and cannot be used, the values read before stay in force: %s", names, error
+                "%s changed and cannot be used (%s); the earlier values stay in force until it is mended", names, error
             )
         else:
             _logger.info("%s changed, and is used from now on", names)

@@ -58,7 +58,9 @@ class BufferChoice:
     def _resolved(self, topic: TopicName, kept: str) -> Callable[..., Any]:
         wanted = self._wanted(topic)
         if kept != wanted:
-            _logger.warning("%s keeps the transaction buffer %r that it was made with, and not %r", topic, kept, wanted)
+            _logger.warning(
+                "%s keeps the transaction buffer %r with which it was created; %r is for new topics", topic, kept, wanted
+            )
         return plugins.resolve(plugins.TRANSACTION_BUFFERS, kept)
 
 

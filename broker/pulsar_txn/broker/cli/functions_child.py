@@ -48,7 +48,9 @@ class FunctionsChild:
             if code == CUT_SHORT:
                 _logger.warning("the functions worker ended because another one has taken over")
                 return
-            _logger.error("the functions worker ended with %d; it begins again in %g s", code, pause)
+            _logger.error(
+                "the functions worker ended with code %d and is started again in %g s; its error is above", code, pause
+            )
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -161,7 +161,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self.decided[what, why] += 1
         passed = self._warnings.passed(what)
         if passed is not None:
-            text = "transaction %s of check group %r (role %s) is %s by %s, after %d begun questions%s"
+            text = "transaction %s of check group %r (role %s) was %s by %s, after %d questions%s"
             more = f"; {passed} others were {what} since the last such line" if passed else ""
             _logger.warning(text, notice.txn_id, notice.group, notice.principal, what, why, notice.count, more)
         self._note(notice)

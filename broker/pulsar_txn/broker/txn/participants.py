@@ -126,7 +126,8 @@ class InProcessParticipants:
             self._turn.defer(partial(told, effect.txn_id))
         elif error is ServerError.InvalidTxnStatus:
             # The participant settled the other way (a low watermark passed it by): repeating cannot change that.
-            _logger.error("%s of %s at %s is refused: %s", effect.action.name, effect.txn_id, effect.participant, message)
+            text = "%s of %s at %s is refused, because it has ended there the other way: %s; look with pulsar-txn doctor"
+            _logger.error(text, effect.action.name, effect.txn_id, effect.participant, message)
             self._turn.defer(partial(told, effect.txn_id))
         elif not self._closed:
             _logger.warning("%s of %s at %s is repeated: %s", effect.action.name, effect.txn_id, effect.participant, message)

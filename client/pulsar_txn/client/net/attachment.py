@@ -205,7 +205,7 @@ class Attachment:
         """Give up for ever. True the first time, unless it was closed before."""
         if self.closed:
             return False
-        logger.warning("%s is not attached again: %s", self.topic, error)
+        logger.warning("%s: the broker refuses to attach again; create a new producer or consumer: %s", self.topic, error)
         self.close(error)
         return True
 

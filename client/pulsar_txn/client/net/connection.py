@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
         if not self._connected.done():
             self.close(error)
         elif body.request_id == _NO_REQUEST:
-            logger.warning("%s: %s", self.endpoint, error)
+            logger.warning("the broker at %s reports an error that belongs to no request: %s", self.endpoint, error)
         else:
             self._requests.finish(body.request_id, None, error)
 

@@ -215,7 +215,7 @@ class DeadLetters:
             await acknowledge([(position, each.index, each.entry.batch_size) for each in messages])
             logger.info("%s %s went to %s", source.topic, position, topic)
         except (PulsarError, InvalidName) as error:
-            text = "message %s %s was not sent to dead letter topic %s and is tried again: %s"
+            text = "message %s %s was not sent to the dead letter topic %s; it is tried again: %s"
             logger.warning(text, source.topic, position, topic, error)
             entry = messages[0].entry
             again = {position: (bits_of(messages), entry.batch_size, entry.delivery)}

@@ -461,7 +461,7 @@ class PartitionConsumer:
             self.machine.give_permits_back(count - 1)
             self._queue(whole, [single_row(entry.metadata, bytes(payload))], 1)
             return
-        logger.error("message %s %s stays unacknowledged: %s", self.topic, entry.position, error)
+        logger.error("message %s %s cannot be decrypted and stays unacknowledged: %s", self.topic, entry.position, error)
         self.machine.leave(entry.position)
         self.machine.give_permits_back(count)
 

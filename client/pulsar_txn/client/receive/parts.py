@@ -134,7 +134,7 @@ class Parts:
     def failed(self, part: PartitionConsumer, error: PulsarError) -> None:
         """A partition will never receive again, which ends the consumer. The others of a pattern go on without it."""
         if self._pattern is not None and part in self.all:
-            logger.warning("the consumer leaves %s: %s", part.topic, error)
+            logger.warning("the consumer goes on without %s: %s", part.topic, error)
             self._leave(part)
             return
         logger.error("the consumer lost %s and has failed, create a new one: %s", part.topic, error)

@@ -152,7 +152,7 @@ class AsyncTableView(Generic[T]):
         except PulsarError as error:
             self._end(error)
         except Exception as error:
-            logger.exception("the table view of %s has ended", self.topic)
+            logger.exception("the table view of %s has failed; create a new one", self.topic)
             self._end(PulsarError(f"the table view of {self.topic} has ended: {error!r}", hint="create a new one"))
 
     def _end(self, error: PulsarError) -> None:
@@ -235,8 +235,8 @@ def _value_of(message: Message[Any]) -> Any:
     try:
         return message.value
     except SchemaMismatch as error:
-        logger.error("%s of %s is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
+        logger.error("%s of %s cannot be decoded and is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
         return _Unreadable(f"{message.message_id} of {message.topic} cannot be decoded: {error}")
     except Exception as error:  # a schema of the program's own may raise anything
-        logger.exception("%s of %s is left out", message.message_id, message.topic)
+        logger.exception("%s of %s cannot be decoded and is left out", message.message_id, message.topic)
         return _Unreadable(f"{message.message_id} of {message.topic} cannot be decoded: {error!r}")

@@ -225,7 +225,7 @@ class HalfMessageSender:
         except PulsarError as error:
             if outcome is LocalOutcome.COMMIT and txn.state is not TransactionState.PREPARED:
                 raise
-            text = "transaction %s could not be ended (%s), which its group will do: %s was executed"
+            text = "transaction %s could not be ended (%s); its check group will end it: the local outcome is %s"
             logger.warning(text, txn.id, error, outcome.name, extra=extra)
         return outcome
 

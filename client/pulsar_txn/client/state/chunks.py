@@ -171,7 +171,7 @@ class ChunkedMessages:
                     return [position]
                 self.unsettled.add([position])
                 return []
-        text = "%s %s: chunk %d of %s has no beginning here; it is left"
+        text = "%s %s: chunk %d of message %s came without its first chunk; it stays unacknowledged"
         self._log("warning", text, self._topic, position, metadata.chunk_id, uuid)
         return []
 
@@ -194,7 +194,7 @@ class ChunkedMessages:
         given_up: list[Position] = []
         while len(self._partial) >= self._max_pending:
             uuid = next(iter(self._partial))
-            text = "%s: more than max_pending_chunked_messages=%d messages in chunks are incomplete; %s is given up for now"
+            text = "%s: more than max_pending_chunked_messages=%d chunked messages are incomplete; %s is given up"
             self._log("warning", text, self._topic, self._max_pending, uuid)
             given_up += self._partial.pop(uuid).positions
             _remember(self._evicted, uuid)

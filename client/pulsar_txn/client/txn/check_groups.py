@@ -327,7 +327,7 @@ class Questions:
     def _leave_out(self) -> None:
         self._left_out += 1
         if self._left_out % MAX_WAITING == 1:
-            text = "%d questions of coordinators to group %r were left out, because its check is too slow; they come again"
+            text = "%d questions to group %r were left out, because its check is too slow; the coordinators ask again"
             logger.warning(text, self._left_out, self._group)
 
     def _work_on(self) -> None:
@@ -361,12 +361,12 @@ class Questions:
             result = self._check(question)
             outcome: object = await self._in_time(question, result) if inspect.isawaitable(result) else result
         except Exception:  # the program's own code: what it does not know is asked again
-            text = "check of group %r failed for transaction %s, which stays as it is"
+            text = "check of group %r failed for transaction %s, which stays undecided: the coordinator asks again"
             logger.exception(text, self._group, txn_id, extra=_extra(question))
             return LocalOutcome.UNKNOWN
         if isinstance(outcome, LocalOutcome):
             return outcome
-        text = "check of group %r returned %r for transaction %s, and no LocalOutcome: the transaction stays as it is"
+        text = "check of group %r returned %r for transaction %s; return a LocalOutcome. The transaction stays undecided"
         logger.error(text, self._group, outcome, txn_id, extra=_extra(question))
         return LocalOutcome.UNKNOWN
 
@@ -376,7 +376,7 @@ class Questions:
         try:
             done, _ = await asyncio.wait({call}, timeout=self._timeout)
             if not done and len(self._hanging) >= MAX_HANGING:
-                text = "%d calls of the check of group %r hang: further ones are waited for, and no questions come meanwhile"
+                text = "%d calls of the check of group %r hang: no further question is answered until one ends"
                 logger.error(text, len(self._hanging), self._group, extra=_extra(question))
                 await asyncio.wait({call})
         except asyncio.CancelledError:
@@ -389,7 +389,7 @@ class Questions:
 
     def _give_up(self, question: CheckQuestion, call: asyncio.Future[object]) -> None:
         txn_id = question.txn_id
-        text = "check of group %r is not done with transaction %s after %g s: it stays as it is, and is asked for again"
+        text = "check of group %r has not answered for transaction %s after %g s: it stays undecided, and is asked for again"
         logger.error(text, self._group, txn_id, self._timeout, extra=_extra(question))
         self._hanging[txn_id] = call
         call.add_done_callback(lambda _: self._comes_late(txn_id, call))
@@ -402,7 +402,7 @@ class Questions:
             return
         error = call.exception()
         if error is not None:
-            text = "check of group %r failed for transaction %s, which stays as it is"
+            text = "check of group %r failed for transaction %s, which stays undecided: the coordinator asks again"
             logger.error(text, self._group, txn_id, exc_info=error)
             return
         outcome = call.result()

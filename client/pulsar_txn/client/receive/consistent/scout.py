@@ -138,7 +138,7 @@ class Scout:
         except PulsarError as error:
             self._failed(error)
         except Exception as error:
-            logger.exception("reading %s has ended", self.topic)
+            logger.exception("the reader of %s has failed", self.topic)
             self._failed(
                 PulsarError(f"reading {self.topic} has ended: {error!r}", hint="make a new reader at the last position")
             )
