@@ -1,10 +1,7 @@
-"""Loading of a function's file, and checks of it before it runs.
+"""Loading of a function: its code, its SerDe classes and its schemas, by the names in its configuration.
 
-From names to objects: the function that a configuration names, and its SerDe classes.
-
-Schemas by the names that a configuration gives: Pulsar's types, or a class of the function's own.
-
-Checks of a function's file before it runs: nothing here imports or runs it.
+A schema is named by a type of Pulsar or by a class of the function's own. `check_upload` checks a file before it is sent to
+a broker, and neither imports nor runs it.
 """
 
 from __future__ import annotations

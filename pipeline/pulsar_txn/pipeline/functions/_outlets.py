@@ -1,8 +1,6 @@
-"""Outlets of functions and of their logs.
+"""Outlets of functions: one producer for each topic and kind, created on first use and fed in the order of the calls.
 
-Outlets of functions: one producer per topic and kind, made when it is first needed, fed in the order of the calls.
-
-`logTopic`: what a function logs, sent to a topic.
+`TopicHandler` sends the log of a function to its `logTopic`.
 """
 
 from __future__ import annotations

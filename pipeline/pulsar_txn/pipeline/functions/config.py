@@ -1,8 +1,6 @@
-"""Configuration of a function.
+"""Configuration of a function: `FunctionConfig`, read from a mapping or a YAML file with the official keys.
 
-Checks of what in a function's configuration cannot work together.
-
-Configuration of a function: `FunctionConfig`, from a mapping or a YAML file with the official keys.
+`check` refuses combinations of keys that cannot work together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Sections of a function's configuration, and the keys in them.
+"""Sections of a function's configuration, their choices, and the readers of their values.
 
-Reading the values of a function's configuration: each reader takes a key and its value, and names the key in its error.
-
-The sections of a function's configuration, and the values that they choose from.
+Each reader takes a key and its value, and names the key in its error.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""Connections of drivers and tasks, and work that is done on their loops.
+"""Connections of source and sink: the client made of their options, its event loop, and the admin API.
 
-Options as a client: who we are, whom we trust, and the client's own arguments.
+Spark calls data sources from plain threads of processes that it forks, keeps and re-uses. One event loop per process, in a
+thread, keeps connections alive between the calls. Everything is keyed by the process id, because clients of a parent process
+are useless in its fork.
 
-The client inside Spark's Python workers: one event loop in a thread per process, and its clients.
+Spark keeps a job's properties (its group, its description, the query) with the thread that starts it. So a job is started by
+the thread in which the program called, while the loop in the background waits for it.
 
-Spark calls data sources from plain threads of processes that it forks, keeps and re-uses. A loop that runs between
-the calls keeps connections alive. Everything is keyed by the process id: what a parent made is useless in its fork.
-
-Work of the event loop that has to be done by the thread that waits for it.
-
-Spark keeps a job's properties (its group, its description, the query) with the thread that starts it. So a job is started
-by the thread in which the program called us, while the loop in the background waits for it.
-
-The cluster's HTTP interface (the option `admin.url`), as far as source and sink ask it. The login is the client's.
+`Admin` asks the cluster's HTTP interface (the option `admin.url`) with the credentials of the client.
 """
 
 from __future__ import annotations

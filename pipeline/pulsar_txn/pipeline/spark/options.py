@@ -1,12 +1,8 @@
-"""Options of source and sink: their names, texts and values.
+"""Options of `format("pulsar")`: one table, read from what Spark hands over (names in any case, values as text).
 
-Options of other Spark sources that people type here: Spark's Kafka source and StreamNative's connector, and our answer.
-
-Values of options, made of their texts, and errors that say what was expected.
-
-`pulsar.client.…`: arguments of the client, under our names or those of Pulsar's Java client.
-
-The options of `format("pulsar")`: one table, read from what Spark hands over (names in any case, values as text).
+Each reader of a value names what was expected in its error. `pulsar.client.…` are arguments of the client, under our names or
+those of Pulsar's Java client. `answer_to` names the option that replaces one of Spark's Kafka source or of StreamNative's
+connector.
 
 To add an option, add a field to `Options` with its name, its reader, its default and the kinds of query that it is for,
 and a row to the table in `docs/spark.md`.

@@ -1,23 +1,18 @@
-"""State of a function: a table, its log, and a look at it from outside.
+"""State of a function: its table in memory, the topic that is its log, and a read without ownership (`read_key`).
 
-The state of one owner in memory, without IO: what is committed, what is changed, and which part of the topic is garbage.
+The topic holds one record for each change of a key; the last record of a key counts. The table, which does no IO, keeps the
+order of the last records: the key with the oldest one comes first. When less than half of the topic is in use, each write
+also copies some of the oldest keys to the end. Everything before the oldest last record is garbage. So the topic has at most
+about three times as many records as there are keys, whatever the broker compacts.
 
-The topic holds one record for each change of a key; the last record of a key counts. The table knows the order of the last
-records: the key with the oldest one comes first. When less than half of the topic is of
-use, each write also copies some of the oldest keys to the end. Everything before the oldest last record is garbage, so the
-topic has at most about three times as many records as there are keys, whatever the broker compacts.
-
-The topic that holds the state of one owner: taking it over, reading it, writing to it, and removing its beginning.
-
-Taking over: the new owner's producer fences the old one, then writes a claim and reads the topic until the claim. Readers see
-committed messages only, and nothing after an open transaction. So when the claim is read, every transaction that wrote here
-before the fence has ended, and its outcome is part of what was read. The old owner can write nothing more; because every
-transaction that uses the state writes at least one record here, none of its later transactions can commit.
+A state has one owner. The producer of a new owner fences the old one, then writes a claim and reads the topic until the
+claim. Readers see committed messages only, and nothing after an open transaction. So when the claim is read, every
+transaction that wrote here before the fence has ended, and its outcome is part of what was read. The old owner can write
+nothing more; because every transaction that uses the state writes at least one record here, none of its later transactions
+can commit.
 
 Before its records each transaction announces its id in a plain message. A new owner ends the announced transaction of its
-predecessor, so it need not wait for the timeout.
-
-Looking at a state without owning it: nobody is fenced, and only what is committed is seen.
+predecessor, so it need not wait for the timeout. `read_key` fences nobody and sees committed values only.
 """
 
 from __future__ import annotations

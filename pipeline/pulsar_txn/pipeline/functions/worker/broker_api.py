@@ -1,10 +1,6 @@
-"""Requests of a worker to its broker, and the functions that are to run.
+"""Broker's API for its functions worker, over HTTP, and the instances that its assignments ask for.
 
-Functions and instances that are to run: functions as the broker keeps them, and the instances that they ask for.
-
-Without IO.
-
-The broker's API for its worker, over HTTP.
+`specs_of` and `function_config` do no IO.
 """
 
 from __future__ import annotations

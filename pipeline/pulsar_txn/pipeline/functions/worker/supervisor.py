@@ -1,8 +1,6 @@
-"""Supervisor of a worker's processes, and what they count by minute.
+"""Supervisor of a worker's processes: one process for each instance, restarted after a pause that grows.
 
-The last minute of an instance: the difference between its counts now and those of a minute ago.
-
-Keeps one process for each instance that is to run: starts it, restarts it after a pause that grows, and ends it.
+`LastMinute` is the difference between the counts of an instance now and a minute ago.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A worker, and its answers to the broker.
+"""Functions worker: asks a broker which instances to run, runs them, and reports.
 
-Answers of a worker to its broker about a function: a message through it, its state, the end of its subscription.
-
-A functions worker: asks a broker what is to run, runs it, and reports.
+`Answers` answers the broker's questions about a function: a message through it, a key of its state, the end of its
+subscription.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Definitions of Avro and JSON schemas, and values of them.
+"""Avro definitions as trees with resolved names, and the values that they describe in Avro and JSON payloads.
 
-Avro definitions as trees, with names resolved: JSON and Avro topics of Pulsar both keep one.
-
-Values in Avro payloads, read with the definition that they were written with.
-
-Values in JSON payloads, which have numbers and text where Avro has bytes and logical types.
-
-Reads what Java's client (Jackson) and this project's write: times as numbers in the unit of the definition, instants as
-seconds with a fraction, times as text or as lists of their parts; bytes as Base64; decimals as numbers or text. Writes numbers
-in the unit of the definition, Base64, and decimals as text, which keeps all digits.
+JSON topics of Pulsar keep an Avro definition as well. Values in Avro payloads are read with the definition that they were
+written with. JSON payloads have numbers and text where Avro has bytes and logical types. The JSON reader accepts what Java's
+client (Jackson) and this project write: times as numbers in the unit of the definition, instants as seconds with a fraction,
+times as text or as lists of their parts; bytes as Base64; decimals as numbers or text. The JSON writer writes numbers in the
+unit of the definition, Base64, and decimals as text, which keeps all digits.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Schemas of topics in Spark, and those that options ask for.
+"""Schemas of topics as types of Spark, those that options ask for, and Protobuf messages as structs.
 
-Protobuf messages (Pulsar's PROTOBUF_NATIVE) as structs, in both directions.
+A topic has the type of its values, and of its keys when it has pairs. The options `schema`, `schemaType`, `keySchema` and
+`keyValueEncoding` choose a schema for the sink.
 
-Numbers without a sign are the next larger type (uint64: decimal(20,0)), enums are the names of their values. A field without
-presence that was not written has its default, as Protobuf says; with presence it is null.
-
-Schema of a topic in Spark: the type of its values, and of its keys when it has pairs.
-
-Schemas of Pulsar that the options `schema`, `schemaType`, `keySchema` and `keyValueEncoding` ask for.
+In Protobuf (Pulsar's PROTOBUF_NATIVE) numbers without a sign are the next larger type (uint64: decimal(20,0)), and enums are
+the names of their values. A field without presence that was not written has its default; with presence it is null.
 """
 
 from __future__ import annotations

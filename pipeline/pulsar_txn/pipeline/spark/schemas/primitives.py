@@ -1,11 +1,8 @@
-"""Primitive types, and casts between types.
+"""Pulsar's primitive schemas in Java's bytes, whole columns at a time, and casts of columns to other types.
 
-Columns as columns of other types: structs by the names of their fields, and no value is cut silently.
-
-Pulsar's primitive schemas, whole columns at a time, in Java's bytes: numbers are big-endian.
-
-`DATE`, `TIME` and `TIMESTAMP` are instants in Java, with milliseconds; only `LOCAL_…` have no time zone. Nanoseconds of
-`INSTANT`, `LOCAL_TIME` and `LOCAL_DATE_TIME` are cut to the microseconds that Spark has.
+Numbers are big-endian. `DATE`, `TIME` and `TIMESTAMP` are instants in Java, with milliseconds; only `LOCAL_…` have no time
+zone. Nanoseconds of `INSTANT`, `LOCAL_TIME` and `LOCAL_DATE_TIME` are cut to the microseconds that Spark has. Casts match
+structs by the names of their fields, and cut no value silently.
 """
 
 from __future__ import annotations

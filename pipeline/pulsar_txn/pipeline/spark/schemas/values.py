@@ -1,8 +1,6 @@
-"""Values of schemas, read and written.
+"""Payloads as columns of typed values (`PartReader`), and columns of typed values as payloads (`PartWriter`).
 
-Payloads as columns of typed values; what does not fit is null, and reported with its number.
-
-Columns of typed values as payloads.
+A payload that does not fit its schema is read as null, and reported with its row number.
 """
 
 from __future__ import annotations

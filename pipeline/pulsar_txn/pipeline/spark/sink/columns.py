@@ -1,13 +1,10 @@
-"""Columns of the sink, as encoded messages.
-
-Columns to messages of a Pulsar batch, whole columns at a time: no Python object per row.
+"""Columns of the sink, as encoded messages of a Pulsar batch: whole columns at a time, no Python object per row.
 
 A message is a size of 4 bytes, SingleMessageMetadata of that size, and the value. Every part of it is a column of bytes
 here, and the row is their concatenation. What depends on a number only (a length, a time) is made once per distinct number.
 
-Rows that the sink writes with a schema: what the broker is told, and rows as messages of it.
-
-Columns that the sink takes, with their types; and their rows' targets and encoded messages.
+`check_columns` checks the names and types of the columns, `Grouping` sorts rows by their targets, and `MessageWriter` encodes
+rows with a schema.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Publication of micro-batches exactly once.
-
-Publication of a micro-batch exactly once: the protocol alone, without Pulsar, Spark or a clock.
+"""Publication of micro-batches exactly once: the protocols alone, without Pulsar, Spark or a clock.
 
 `SinkCommitter.commit` is a generator: it yields requests (`control`), and is sent their replies or thrown their errors.
 `drive` in `store` carries them out with a client; tests carry them out in a simulated store and stop at any of them.
@@ -13,26 +11,24 @@ Publication of a micro-batch exactly once: the protocol alone, without Pulsar, S
                 or are copied from the staging topic, where tasks put them without a transaction
     doubt       whatever END_TXN answered other than "done": a new barrier, settle, and the last marker tells
 
-Why it holds: rows and marker are decided together; a marker can only be written by the newest epoch; so of two runs
-the older one either has written its marker before the fence, and the newer one waits for its decision after the
-barrier, or it can never commit.
+Rows and marker are decided together, and a marker can only be written by the newest epoch. So of two runs the older one
+either has written its marker before the fence, and the newer one waits for its decision after the barrier, or it can never
+commit.
 
-The sinks that this process keeps between commits, because Spark makes a new writer for each.
-
-Spark hands the commits of all queries of a session to a pool of processes, in any order. So the next commit of a query may
-be done elsewhere, and what is kept here is out of date when one comes here again.
-
-The protocol `grouped`: tasks send straight to the targets, each attempt in a transaction of its own.
-
+`GroupedCommitter` is the protocol `grouped`: tasks send straight to the targets, each attempt in a transaction of its own.
 Only the driver knows which attempts count: those whose messages Spark delivers to the commit. One record of the coordinator
 then commits exactly their transactions and the one of the marker, and aborts what else the sink has open: attempts that
 were truncated, failed, or lost against a twin. So no byte of the rows goes through the driver.
 
-    take over   as in `committer`; `Fence` also makes an end of what older epochs of the sink's transactional id have open
+    take over   as above; `Fence` also makes an end of what older epochs of the sink's transactional id have open
     publish     NewTxn, marker; EndGroup with the transactions that were delivered
-    doubt       as in `committer`. Delivered transactions cannot be filled again, so a group that was refused (one of them
+    doubt       as above. Delivered transactions cannot be filled again, so a group that was refused (one of them
                 timed out, or a newer run has aborted it) ends the query, and the replay sends the rows again
     skip        a replay of what is published already: `Sweep` aborts what its tasks have sent
+
+Spark makes a new writer for each commit, and hands the commits of all queries of a session to a pool of processes, in any
+order. `KeptSinks` keeps the sinks of this process between commits; one that is kept is out of date when the commit before
+was done elsewhere.
 """
 
 from __future__ import annotations

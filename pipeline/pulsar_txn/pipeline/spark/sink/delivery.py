@@ -1,23 +1,18 @@
-"""Names, partitions and ways of a sink's rows.
+"""Delivery of a sink's rows: its names, the partitions of its topics, the checkpoint of its query, and the way of the rows.
 
-Names of a sink and of its topics: by the options, or from the query.
+Names of the sink and of its topics come from the options, or from the query. The numbers of partitions are asked once for
+all tasks, so that equal keys of a micro-batch go to one partition.
 
-Numbers of the partitions of topics: asked once for all tasks, so that equal keys of a micro-batch go to one partition.
+Spark writes `offsets/<batch id>` into the checkpoint before any task runs: a line with a version, one with metadata, then
+the offset of each source. Those of `format("pulsar")` are recognised by their form. The sink learns the folder only from the
+option `checkpointLocation` of the writer; without it, or when it cannot be read from Python, the sink knows nothing of its
+source.
 
-Checkpoint of the query, as the sink reads it: which topics the micro-batch comes from, and up to where.
+A topic without a subscription keeps its messages for the time of its retention, which by default is no time at all.
+`warn_if_nobody_keeps` warns of such topics. The binary protocol cannot ask for either, so this needs the option `admin.url`.
 
-Spark writes `offsets/<batch id>` before any task runs: a line with a version, one with metadata, then the offset of each
-source. Those of `format("pulsar")` are recognised by their form. The sink learns the folder only from the option
-`checkpointLocation` of the writer; without it, or when it cannot be read from Python, the sink knows nothing of its source.
-
-Check that somebody keeps what the sink writes: a warning for topics whose messages Pulsar may delete at once.
-
-A topic without a subscription keeps its messages for the time of its retention, which by default is no time at all. The
-binary protocol cannot ask for either, so this needs the option `admin.url`.
-
-Ways of rows to their topics: `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it).
-
-The choice is made on the driver before the tasks of a micro-batch run, and travels with the writer: an epoch of the sink's
+Rows go to their topics `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it). The
+choice is made on the driver before the tasks of a micro-batch run, and travels with the writer: an epoch of the sink's
 transactional id means `grouped`. With it travels the gate of the micro-batch: a transaction without participants, which the
 commit ends with all else that the epoch has open. An attempt of a task that begins after the commit sees that its gate is
 shut, and sends nothing; else its rows would keep readers waiting until the next commit or the timeout.

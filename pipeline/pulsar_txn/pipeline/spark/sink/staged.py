@@ -1,13 +1,8 @@
-"""Rows on their way to the commit.
+"""Rows of the protocol `staged`: encoded by the tasks as final Pulsar batches, and sent by the driver without looking inside.
 
-Rows of a task as final Pulsar batches, built on the executor; the driver sends them without looking inside.
-
-The staging topic as a task sees it: entries whose bytes are encoded batches, outside of any transaction.
-
-Nothing there means anything by itself. A commit takes the entries that the messages of its tasks name; what attempts have left
-that failed, were truncated or came late is named by nobody, and goes when the entries around it are released.
-
-The way of the rows on the driver: to their topics, from the tasks' messages or from the staging topic.
+The batches travel in the tasks' messages, or over the staging topic, outside of any transaction. An entry of that topic means
+nothing by itself. A commit takes the entries that the messages of its tasks name. Entries of attempts that failed, were
+truncated or came late are named by nobody, and go when the entries around them are released.
 """
 
 from __future__ import annotations

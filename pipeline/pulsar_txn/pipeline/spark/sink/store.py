@@ -1,20 +1,17 @@
-"""Store of a sink: its records in topics, and what it acknowledges.
+"""Store of a sink: carries out what the committers ask for, with a Pulsar client.
 
-`ackSubscription`: the cursor of a subscription moves in the transaction of the rows that were made of its messages.
-
-So "acknowledged" means "the results are visible". The sink finds how far the source has read in the query's checkpoint.
+`ackSubscription`: the cursor of a subscription moves in the transaction of the rows that were made of its messages. So
+"acknowledged" means "the results are visible". The sink finds how far the source has read in the query's checkpoint.
 Exactly-once delivery does not rest on this: it is for retention, and for people who look at the subscription's backlog.
 
-`txnAppId` and `txnVersion`, Delta Lake's names: a batch job that is run again writes nothing again.
+`txnAppId` and `txnVersion` are Delta Lake's names: a batch job that is run again writes nothing again.
 
     df.write.format("pulsar").option("txnAppId", "nightly").option("txnVersion", "20260101")…
 
 The marker says which version of the application was written last. Versions are numbers that grow, with gaps or without. It
 also says where the versions before it went, so that one that is run again late is known.
 
-Carries out what the committer asks for, with a Pulsar client.
-
-Carries out what the committer of `grouped` asks for in addition, with a client of the sink's transactional id.
+`GroupedSinkStore` carries out the requests of `grouped` in addition, with a client of the sink's transactional id.
 """
 
 from __future__ import annotations

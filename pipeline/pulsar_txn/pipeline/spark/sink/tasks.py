@@ -1,12 +1,8 @@
-"""Tasks of the sink.
-
-A task of the protocol `grouped`: its rows go straight to their topics, in a transaction that the driver may commit.
+"""Tasks of the sink: they encode their rows, and stage them for the driver or send them in a transaction (`grouped`).
 
 The end of a task means nothing (Spark ends the rows of a task normally when what is before it fails), so a task never
-commits. It waits for all receipts, and hands the id of its transaction to the driver. An attempt that begins after the
-commit (it lost against a twin) finds the gate of its micro-batch shut and sends nothing.
-
-Tasks of the sink: they encode their rows, and stage or send them.
+commits. A task of `grouped` waits for all receipts, and hands the id of its transaction to the driver. An attempt that begins
+after the commit (it lost against a twin) finds the gate of its micro-batch shut and sends nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Writers of the sink, stream and batch.
+"""Writers of the sink, for streams and for batch jobs.
 
-The sink: tasks stage batches (`staged`), the driver publishes a micro-batch in one transaction (`committer`).
-
-A batch job, `df.write`: its rows go through the driver (`staged`) or straight from the tasks (`grouped`).
+The driver publishes each micro-batch of a stream in one transaction (`committer`). The rows of a batch job, `df.write`, go
+through the driver (`staged`) or straight from the tasks (`grouped`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Rows of the source as Arrow columns.
+"""Entries of the source as Arrow record batches with a query's columns.
 
-Messages that do not fit the schema, or Spark's types, and what becomes of them by the option `mode`.
-
-Keys and values of the messages of one topic as typed columns.
-
-Entries as record batches of a query's columns.
+Keys and values of one topic become typed columns. `Malformed` deals with messages that do not fit the schema, or Spark's
+types, by the option `mode`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Columns of a query and the types of its values.
+"""Layout of a query: its columns and the types of its values.
 
-Columns that a query gets: those of the source, or what the user's `.schema(…)` chooses of them.
-
-The schema of a query's topics, as the driver finds it and the tasks use it.
+The columns are those of the source, or those that the user's `.schema(…)` chooses of them. The driver finds the schema of the
+query's topics, and the tasks use it.
 """
 
 from __future__ import annotations

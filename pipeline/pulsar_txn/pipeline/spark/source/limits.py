@@ -1,8 +1,6 @@
-"""Limits of a micro-batch, found by the headers of entries.
+"""Limits of a micro-batch, and the entries that they admit: entries are counted by their headers, a little ahead of the tasks.
 
-The end of each topic partition as the source's driver sees it, without asking the broker when nothing is new.
-
-Limits of a micro-batch, and how far they reach: entries are counted by their headers, a little ahead of the tasks.
+`Heads` knows the end of each topic partition, and does not ask the broker when nothing is new.
 """
 
 from __future__ import annotations

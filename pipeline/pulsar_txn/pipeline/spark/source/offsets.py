@@ -1,6 +1,4 @@
-"""Offsets of a stream, the times that they stand for, and the distance between them.
-
-Offsets of the source: per topic partition the last entry included, as a dict that Spark keeps as JSON text.
+"""Offsets of the source: for each topic partition the last entry included, as a dict that Spark keeps as JSON text.
 
     {"p": {"persistent://public/default/t-partition-0": [12, 345]}, "v": 1}
 
@@ -8,9 +6,8 @@ Spark compares the text: equal offsets must have their keys in the same order, s
 before the first entry. A range (start, end] has the same content for ever, because an end is always a message that is
 visible under read committed, and everything up to it is decided.
 
-Offsets by time: the place before the first message that was published at a time or later.
-
-Count of the entries between two positions of a topic partition, whose ledgers the admin API lists.
+`places_at` finds the offsets of a time: the place before the first message that was published then or later. `Ledgers` counts
+the entries between two positions of a topic partition, by the ledgers that the admin API lists.
 """
 
 from __future__ import annotations

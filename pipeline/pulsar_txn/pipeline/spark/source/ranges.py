@@ -1,18 +1,13 @@
-"""Reading of ranges of entries: whole messages, gaps, loss, and patience with a cluster that is away.
+"""Reader of one range of a topic partition: its whole messages, and a notice when some entries are gone.
 
-Messages in chunks: put together where their last chunk is, also when they began before the range.
+A message in chunks belongs to the range that has its last chunk, also when it began before the range. `Patience` lets a query
+survive a cluster that does not answer for a while. Lost messages are an error, or a warning when the option `failOnDataLoss`
+is false.
 
-Patience of the source with a cluster that does not answer: a restart of a broker ends no query.
-
-Loss of what the query cannot process: an error, or a warning when the option `failOnDataLoss` is false.
-
-Gaps in the entries of a range, and whether something was lost there.
-
-Positions do not tell: a gap may be the end of a ledger, transactions' markers, or entries of aborted transactions. But a topic
-loses its oldest entries first. So while the entry before a gap is still there, nothing in the gap was lost. It is looked for
-at once, in the background. When the topic now begins within the gap, the reader may have been too late.
-
-Reads the entries of one range of a topic partition, and notices when some of them are gone.
+Positions do not tell whether a gap is a loss: it may be the end of a ledger, transactions' markers, or entries of aborted
+transactions. But a topic loses its oldest entries first. So while the entry before a gap is still there, nothing in the gap
+was lost. It is looked for at once, in the background. When the topic now begins within the gap, the reader may have been too
+late.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Readers of the source, batch and stream.
+"""Readers of the source: batch reads and streams of committed messages.
 
-The source: batch reads and streams of what is committed.
-
-A stream whose options were refused, which says so at Spark's first call.
-
-When `streamReader` itself raises, the clean-up of Spark's worker fails as well (it closes the reader that it did not get),
-and the user reads `UnboundLocalError` as the last line of the error.
+`RefusedStreamReader` is a stream whose options were refused, and raises at Spark's first call. If `streamReader` itself
+raised, the clean-up of Spark's worker would fail as well (it closes the reader that it did not get), and the user would read
+`UnboundLocalError` as the last line of the error.
 """
 
 from __future__ import annotations

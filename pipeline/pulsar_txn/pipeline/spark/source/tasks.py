@@ -1,8 +1,6 @@
-"""Work of the source's tasks.
+"""Tasks of the source: each reads its ranges, and hands out record batches that are bounded in rows and bytes.
 
-Ranges as tasks: long ones are cut between entries (`minPartitions`), small ones share a task (`maxPartitions`).
-
-Tasks of the source: each reads its ranges, and hands out record batches that are bounded in rows and bytes.
+Long ranges are cut between entries (`minPartitions`), and small ones share a task (`maxPartitions`).
 """
 
 from __future__ import annotations

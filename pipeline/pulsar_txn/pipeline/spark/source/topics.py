@@ -1,13 +1,10 @@
-"""Questions of the driver to the cluster, and what it reports of the answers.
+"""Topics of a query as the driver sees them: partitions and their ends, the subscription, and the report of a stream.
 
-Messages that open transactions hide from the source's query, as the cluster's admin API tells (the option `admin.url`).
+The subscription keeps what is not processed. `OpenTransactions` asks the cluster's admin API (the option `admin.url`) for the
+messages that open transactions hide from the query.
 
-Report of a running stream on itself in Spark's progress, beside offsets: how far it is behind, and what is hidden from it.
-
-Spark has no metrics for sources in Python. It shows what `reportLatestOffset` answers, as `latestOffset` of the source; so
-it stands there. `source_progress` reads it.
-
-Questions of the driver to Pulsar: partitions and their ends, and the subscription that keeps what is not processed.
+Spark has no metrics for sources in Python. It shows what `reportLatestOffset` answers, as `latestOffset` of the source. So
+the report stands there: how far the query is behind, and what is hidden from it. `source_progress` reads it.
 """
 
 from __future__ import annotations
