@@ -99,6 +99,7 @@ async def test_reading_stops_with_too_many_pending_sends_and_goes_on_when_they_a
     assert not client.pipe.reading
     bench.store.auto_confirm = True
     bench.store.confirm()
+    await asyncio.sleep(0)
     assert client.pipe.reading
 
 

@@ -83,9 +83,14 @@ def turn() -> Turn:
 async def _host(turn: Turn, store: MemoryStore) -> tuple[MachineHost[Any, bytes], list[Exception]]:
     failures: list[Exception] = []
     logs = {name: await store.open(name) for name in _Count.logs}
-    host: MachineHost[Any, bytes] = MachineHost(_Count(), logs, turn, failures.append)
+    host: MachineHost[Any, bytes] = MachineHost(_Count(), logs, turn, lambda host, *_: failures.append(host.failure))
     await host.recover()
     return host, failures
+
+
+async def turn_ends() -> None:
+    """Let the turn of the loop end: answers leave."""
+    await asyncio.sleep(0)
 
 
 @pytest.mark.seed_rows("D67")
@@ -95,8 +100,10 @@ async def test_answers_wait_for_all_records_and_those_without_records_for_the_ta
     answers: list[Any] = []
     for what in ("none", "two", "no", "none", "one"):
         host.submit(_Ask(answers, what))
+    await turn_ends()
     assert answers == [("none", 0, None)]
     store.confirm()
+    await turn_ends()
     assert answers[1:] == [("two", 0, None), ("no", None, ServerError.NotAllowedError), ("none", 2, None), ("one", 2, None)]
 
 
@@ -107,6 +114,7 @@ async def test_a_failed_log_refuses_what_waits_and_what_comes_and_is_told_once(t
     host.submit(_Ask(answers, "two"))
     store.fail()
     host.submit(_Ask(answers, "one"))
+    await turn_ends()
     assert [error for _, _, error in answers] == [ServerError.ServiceNotReady] * 2
     assert len(failures) == 1
 
@@ -117,6 +125,7 @@ async def test_a_full_disk_refuses_the_request_and_a_step_appended_in_part_fails
     answers: list[Any] = []
     store.disk_full = True
     host.submit(_Ask(answers, "one"))
+    await turn_ends()
     assert answers == [("one", None, ServerError.PersistenceError)]
     assert host.machine.count == 0
     store.disk_full = False
@@ -126,6 +135,7 @@ async def test_a_full_disk_refuses_the_request_and_a_step_appended_in_part_fails
 
     host.logs["other"].append = full  # type: ignore[method-assign] # the second log of the Step
     host.submit(_Ask(answers, "two"))
+    await turn_ends()
     assert answers[-1] == ("two", None, ServerError.ServiceNotReady)
     assert isinstance(failures[0], LedgerError)
 

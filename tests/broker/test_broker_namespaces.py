@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -175,7 +176,8 @@ async def test_who_comes_while_a_topic_is_closed_waits_and_gets_it(client: RawCl
     await client.producer("a")
     await client.sent(b"x")
     topic = bench.broker.topics["persistent://public/default/a"]
-    bench.broker.topic_failed(topic, OSError("gone"))
+    topic.host.fail(OSError("gone"))
+    await asyncio.sleep(0)
     await client.producer("a", 1)  # answered, and not with an error
     assert bench.broker.topics["persistent://public/default/a"] is not topic
 

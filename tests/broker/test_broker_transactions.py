@@ -387,6 +387,7 @@ async def test_a_coordinator_that_failed_is_opened_again_with_its_log(
     monkeypatch.setattr("pulsar_txn.broker.txn.coordinators._FIRST_REOPEN_SECONDS", 0.0)
     txn = await client.new_txn()
     bench.broker.coordinators.ready(0).fail(LedgerError("an effect could not be released"))
+    await asyncio.sleep(0)
     assert bench.broker.coordinators.ready(0) is None
     await client.until(lambda: bench.broker.coordinators.ready(0), "the coordinator serves again")
     await client.request("tcClientConnectRequest", tc_id=0)

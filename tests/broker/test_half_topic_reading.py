@@ -219,7 +219,7 @@ async def test_what_was_copied_leaves_the_half_log(bench: Any, client: RawClient
         await client.end(txn)
     still_open = await opened(client)
     place = await client.sent(b"open", txn=still_open)
-    topic.host.snapshots.take("half", None)
+    topic.host.take_snapshot("half")
     await client.settle()
     assert topic.host.logs["half"].first == place
     await bench.restart()

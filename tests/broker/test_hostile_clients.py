@@ -207,7 +207,8 @@ class Clients:
         connection.connected = True
         for producer_id, producer in self._first.connection.session.producers.items():
             if producer.topic.producers.by_name.get(producer.name) is producer:  # the broker may have closed it
-                producer.owner, producer.pending = connection.session, 0
+                producer.owner = connection.session
+                producer.close()
                 connection.session.producers[producer_id] = producer
         for consumer_id, consumer in self._first.connection.session.consumers.items():
             if consumer in consumer.subscription.consumers:

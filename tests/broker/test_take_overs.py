@@ -161,7 +161,7 @@ async def test_the_wait_is_bounded_and_a_repeat_goes_on_with_the_same_epoch(benc
         assert "'app'" in str(refused)
         epochs.append(counter["/counters/transactional-epoch"])
     assert len(set(epochs)) == 1
-    host = bench.broker.coordinators.ready(txn.most).host
+    host = bench.broker.coordinators.ready(txn.most)
     assert len(host._awaiting[txn]) == 1, "repeats join, and leave nothing"
     waits(bench, configured)
     stuck.let_go()

@@ -286,7 +286,7 @@ def test_a_snapshot_shows_one_moment_of_all_logs_is_stored_once_that_is_durable_
 
 def test_nothing_of_a_snapshot_is_made_before_everything_that_it_covers_is_durable(world: _World) -> None:
     world.ask(b"1", "log")
-    world.host.snapshots.take("log", None)
+    world.host.take_snapshot("log")
     assert world.machine.slices == 0
     assert world.host.failure is None
     world.confirm()
@@ -302,7 +302,7 @@ def test_snapshots_that_are_asked_for_while_one_is_under_way_become_one_of_a_lat
         world.ask(b"a", "log")
     world.confirm()
     for name in ("first", "second", "third"):
-        world.host.snapshots.take("log", lambda name=name: stored.append(name))
+        world.host.take_snapshot("log", lambda *_, name=name: stored.append(name))
         world.ask(name.encode(), "log")
     for _ in range(20):
         world.confirm()
@@ -315,7 +315,7 @@ def test_a_recovery_reads_each_log_from_where_the_snapshot_covers_it_and_starts_
         world.ask(what, "log", "other")
         world.confirm()
         if what == b"2":
-            world.host.snapshots.take("log", None)
+            world.host.take_snapshot("log")
     again = world.again()
     assert again.machine.records == world.machine.records, "nothing is applied twice"
     assert again.skin.effects == [Redeliver(())]

@@ -125,8 +125,8 @@ def test_a_snapshot_that_cannot_be_stored_fails_nobody_and_the_next_one_is_store
 
     with monkeypatch.context() as patch:
         patch.setattr(world.log, "write_snapshot", lambda _: Refusing())
-        world.host.snapshots.take("log", lambda: stored.append("first"))
+        world.host.take_snapshot("log", lambda *_: stored.append("first"))
     assert stored == ["abandoned"]
     assert world.host.failure is None
-    world.host.snapshots.take("log", lambda: stored.append("second"))
+    world.host.take_snapshot("log", lambda *_: stored.append("second"))
     assert stored == ["abandoned", "second"]

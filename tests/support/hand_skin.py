@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pulsar_txn.ledger.hosting import Skin
+from pulsar_txn.ledger.by_hand import Skin
 from pulsar_txn.ledger.machine import Effect
 
 
@@ -26,10 +26,7 @@ class HandSkin(Skin):
         self.pieces = 10**9
         """How many pieces of long work fit into a turn."""
 
-    def turn_beginner(self) -> Callable[[], None]:
-        return self._count_turn
-
-    def _count_turn(self) -> None:
+    def begin_turn(self) -> None:
         self.turns += 1
 
     def perform(self, effect: Effect) -> None:

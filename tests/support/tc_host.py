@@ -12,8 +12,7 @@ from typing import Any
 
 from insides import state_of
 
-from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
-from pulsar_txn.ledger.hosting import Skin
+from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, Skin, hosted
 from pulsar_txn.ledger.machine import (
     AskProducer,
     AwaitOutcome,
@@ -169,9 +168,9 @@ class TcHost:
         """Store a snapshot of what is confirmed (everything, here)."""
         self.confirm()
         stored: list[None] = []
-        self._host.snapshots.take("log", lambda: stored.append(None))
+        self._host.take_snapshot("log", lambda *_: stored.append(None))
         while not stored:
-            self._host.snapshots.advance()
+            self._host.go_on_with_snapshots()
         covered: Position | None = (LEDGER, len(self.log)) if self.log else None
         assert self.tc.trim_before("log") == covered
         assert covered is None or self._log.trimmed == covered

@@ -296,9 +296,9 @@ async def test_a_snapshot_keeps_the_ends_that_are_to_be_repeated(benches: Any) -
     left_open = await opened(client)
     host = bench.service.coordinators.ready(0)
     assert host is not None
-    host.snapshots.take("log", None)
+    host.take_snapshot("log")
     while host.snapshots.is_under_way:
-        host.snapshots.advance()
+        host.go_on_with_snapshots()
         await client.settle()
     await client.abort(left_open)  # decided after the snapshot, about what the snapshot has
     await client.settle()

@@ -38,8 +38,8 @@ from .net.connection import Connection
 from .topics.context import PendingAckLogs
 from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
-from .topics.topic import Topic, make_marker
-from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits, make_coordinator
+from .topics.topic import Topic, TopicServices, make_marker
+from .txn.coordinators import WAITS_SECONDS, Coordinators, LongWaits, PlainCoordinators, make_coordinator
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
 from .txn.transactional_ids import TakeOvers, TransactionalIds
 
@@ -104,19 +104,20 @@ class Broker:
             self.ends_groups = getattr(factory, "ends_groups", False)
             self.checks = getattr(factory, "checks", False)
             self.coordinators = Coordinators(
-                partial(make_coordinator, factory, config),
                 store,
                 self.turn,
-                self.participants,
-                self.storage_failed,
+                PlainCoordinators(partial(make_coordinator, factory, config), self.turn, self.participants),
+                self._coordinator_changed,
                 max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
             )
             if getattr(factory, "fences", False):
                 self.transactional_ids = TransactionalIds(store.metadata)
                 self.take_overs = TakeOvers(self.coordinators, config.transactional_id_take_over_timeout_in_millis / 1000)
-        self.registrations: Registrations = NoRegistrations() if self.coordinators is None else self.coordinators
+        coordinators = self.coordinators
+        self.registrations: Registrations = NoRegistrations() if coordinators is None else coordinators.registrations
         if config.external_transaction_coordinators_enabled:
             self.registrations = WithExternal(self.registrations)
+        self._topic_services = TopicServices(config, self.turn, self.catalog, store, self.registrations, self.pending_acks)
         self._opening: dict[str, asyncio.Task[Topic]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -240,7 +241,7 @@ class Broker:
                 if role != "topic":
                     roles[role] = await self.store.open(role_log_name(name, role))
                     logs.append(roles[role])
-            topic = Topic(self, name, logs[0])
+            topic = Topic(self._topic_services, name, logs[0], self._topic_failed)
             await topic.open(buffer, roles)
             topic.set_rules(await self.namespaces.rules(name.tenant, name.namespace))
         except BaseException as error:
@@ -256,8 +257,10 @@ class Broker:
         self.topics[str(name)] = topic
         return topic
 
-    def topic_failed(self, topic: Topic, error: Exception) -> None:
+    def _topic_failed(self, topic: Topic, error: Exception) -> None:
         """Send everybody away; the topic is recovered when somebody asks for it again."""
+        if isinstance(error, StorageFailed):
+            self.storage_failed(error)
         _logger.error("topic %s failed and is closed, its next use recovers it: %s", topic.name, error)
         key = str(topic.name)
         if self.topics.get(key) is topic:
@@ -344,6 +347,10 @@ class Broker:
     def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """See `commands.txn_session.Coordinating`: there is one cluster."""
         return "", participant
+
+    def _coordinator_changed(self, _tc_id: int, error: Exception | None, _message: str) -> None:
+        if isinstance(error, StorageFailed):
+            self.storage_failed(error)
 
     def _end_participant(self, effect: TellParticipant, answer: Answer) -> None:
         place, end = effect.participant, (effect.txn_id, effect.action, effect.low_watermark, answer)

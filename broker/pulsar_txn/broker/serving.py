@@ -45,16 +45,20 @@ from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.net.ports import CannotListen, Ports
 from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.check_groups import check_options
-from pulsar_txn.broker.txn.coordinator_host import CoordinatorWatch, WatchedCoordinatorHost, watched_by
+from pulsar_txn.broker.txn.coordinator_host import (
+    CoordinatorHost,
+    CoordinatorWatch,
+    ServingByLane,
+    WatchedCoordinatorHost,
+    coordinator_log_name,
+)
 from pulsar_txn.broker.txn.coordinators import (
     WAITS_SECONDS,
     Bound,
     Coordinators,
     LongWaits,
-    ServingByLane,
-    coordinator_log_name,
 )
-from pulsar_txn.broker.txn.hosts import asked
+from pulsar_txn.broker.txn.hosts import News, asked
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.transactional_ids import TakeOvers, TransactionalIds
 from pulsar_txn.ledger.hosting import Answer
@@ -157,6 +161,7 @@ __all__ = [
     "ConfigError",
     "Connection",
     "Coordinating",
+    "CoordinatorHost",
     "CoordinatorWatch",
     "Coordinators",
     "Ending",
@@ -168,6 +173,7 @@ __all__ = [
     "Limits",
     "Listener",
     "LongWaits",
+    "News",
     "OpenedTransactions",
     "Participants",
     "Ports",
@@ -205,5 +211,4 @@ __all__ = [
     "refuse_unknown",
     "tls_of",
     "unknown_keys",
-    "watched_by",
 ]

@@ -1,8 +1,9 @@
 """A host that is driven by hand: what is durable, what fails and when it crashes, the caller says. For tests and simulations.
 
-`HandLog` is a log in memory. `hosted` recovers a machine from such logs; its `Skin` is the caller's. `ByToken` is put between a
-host and a machine whose tokens are any values, and remembers what was decided. The public suites of the machines are built on
-them, so they check a plug-in with the same `hosting.Host` that serves it in a broker.
+`HandLog` is a log in memory. `hosted` recovers a machine from such logs; what its host asks for goes to the caller's `Skin`,
+and answers leave at once. `ByToken` is put between a host and a machine whose tokens are any values, and remembers what was
+decided. The public suites of the machines are built on them, so they check a plug-in with the same `hosting.Host` that serves
+it in a broker.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.ledger.hosting import Answer, Host, Registration, Skin, Time
+from pulsar_txn.ledger.hosting import Answer, Host, Registration, Time
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Reply, Step, Token
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, LedgerError, LogListener, Snapshot
 from pulsar_txn.ledger.snapshots import Recovery
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Position, TxnId
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId
 
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")
@@ -231,6 +232,105 @@ class ByToken:
         self.machine.check_invariants()
 
 
+class Skin:
+    """What a `HandHost` asks of its caller. Each overrides what it needs."""
+
+    def begin_turn(self) -> None:
+        """See `Host.begin_turn`."""
+
+    def perform(self, effect: Effect) -> None:
+        """See `Host.perform`."""
+        raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """See `Host.applied`."""
+
+    def confirmed(self) -> None:
+        """See `Host.confirmed`."""
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """See `Host.outcome`."""
+
+    def owes(self) -> None:
+        """See `Host.owes`."""
+
+    def failed(self, error: Exception) -> None:
+        """See `Host.failed`."""
+
+    def slice(self) -> Callable[[], bool]:
+        """See `Host.slice`."""
+        return _never
+
+    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
+        """See `Host.fold`."""
+        machine.apply(log, position, machine.decode(log, data))
+
+
+def _never() -> bool:
+    return False
+
+
+class HandHost(Host[RequestT, RecordT]):
+    """A host that asks a `Skin`. `verified` makes the request that carries the answer to VerifyRegistered."""
+
+    def __init__(
+        self,
+        machine: Machine[RequestT, RecordT],
+        logs: Mapping[str, HandLog],
+        skin: Skin,
+        time: Time,
+        registration: Registration | None,
+        verified: Callable[[Any, bool], RequestT] | None,
+    ) -> None:
+        super().__init__(machine, logs, time, _at_once, registration=registration)
+        self._skin = skin
+        self._verified = verified
+
+    def begin_turn(self) -> None:
+        """Ask the skin."""
+        self._skin.begin_turn()
+
+    def perform(self, effect: Effect) -> None:
+        """Ask the skin."""
+        self._skin.perform(effect)
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """Ask the skin."""
+        self._skin.applied(log, position, record)
+
+    def confirmed(self) -> None:
+        """Ask the skin."""
+        self._skin.confirmed()
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """Ask the skin."""
+        self._skin.outcome(txn_id, action)
+
+    def verified(self, request: Any, registered: bool) -> RequestT:
+        """Ask the caller."""
+        return super().verified(request, registered) if self._verified is None else self._verified(request, registered)
+
+    def owes(self) -> None:
+        """Ask the skin."""
+        self._skin.owes()
+
+    def failed(self, error: Exception) -> None:
+        """Ask the skin."""
+        self._skin.failed(error)
+
+    def slice(self) -> Callable[[], bool]:
+        """Ask the skin."""
+        return self._skin.slice()
+
+    def fold(self, log: str, position: Position, data: bytes) -> None:
+        """Ask the skin."""
+        self._skin.fold(self.machine, log, position, data)
+
+
+def _at_once(answer: Callable[[Any, Any, str], None], value: Any, error: Any, message: str) -> None:
+    answer(value, error, message)
+
+
 def hosted(
     machine: Machine[RequestT, RecordT],
     logs: Mapping[str, HandLog],
@@ -242,13 +342,15 @@ def hosted(
     start: bool = True,
 ) -> Host[RequestT, RecordT]:
     """A host of a fresh machine, recovered from its logs. `start` False: the caller calls `Host.start`."""
-    host = Host(machine, logs, skin, time, registration=registration, verified=verified)
-    recovery = Recovery(host, {name: log.stored for name, log in logs.items() if log.stored is not None})
-    for _ in recovery.restored():
-        pass
+    host = HandHost(machine, logs, skin, time, registration, verified)
+    recovery = Recovery(host.places, {name: log.stored for name, log in logs.items() if log.stored is not None})
+    for part in recovery.slices():
+        machine.restore(part)
     while (wanted := recovery.wanted()) is not None:
         name, position = wanted
-        recovery.fold(logs[name].read(position))
+        entries = logs[name].read(position)
+        host.fold_all(name, entries)
+        recovery.read(entries)
     if start:
         host.start()
     return host

@@ -1,8 +1,9 @@
 """The host of a machine, without IO: the duties H1 to H7 of `ledger.machine`, written once.
 
 A host owns no clock, no loop and no file. It calls its logs (`HostedLog`), which say later what is durable; it reads the
-time from a `Time`; everything else is the work of its `Skin`: the broker's skin has timers and tasks of asyncio, a test's skin
-confirms and crashes by hand.
+time from a `Time`; it calls nobody back. Answers go to the `answer` that it was made with: in a broker they leave at the end
+of the loop turn, by hand at once. Everything else is a method that a subclass overrides: the broker's hosts have timers and
+tasks of asyncio, those of tests confirm and crash by hand.
 
 About ten Steps run through here per transaction, so the path is short: no future, no task and no lock per request, and
 nothing is called that only some machines need. Requests carry an `Answer` as their token.
@@ -17,9 +18,17 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LeasedLog, LedgerError, LogListener, SnapshotWriter
+from pulsar_txn.ledger.protocols import (
+    DiskFull,
+    EntryTooLarge,
+    LeasedLog,
+    LedgerError,
+    LogDamaged,
+    LogListener,
+    SnapshotWriter,
+)
 from pulsar_txn.ledger.snapshots import SnapshotTaker
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
 
 _logger = logging.getLogger(__name__)
@@ -27,8 +36,11 @@ _logger = logging.getLogger(__name__)
 Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
 """The token of every request: called once with (value, None, "") or (None, code, message)."""
 
-Receipt: TypeAlias = tuple[Any, int, int]
-"""Producer of an entry that needs no decision, its sequence id and its highest sequence id."""
+Answering: TypeAlias = Callable[[Callable[[Any, Any, str], None], Any, Any, str], None]
+"""Calls its first argument with the others, now or at the end of the loop turn, in the order in which it was asked to."""
+
+Receipt: TypeAlias = tuple[Callable[[Any, Position, str], None], Any, int, int]
+"""An entry that needs no decision: called with the receipt and the position; its producer, sequence id and highest one."""
 
 RETRIABLE = ServerError.ServiceNotReady
 """Answer to requests while a host cannot serve."""
@@ -84,78 +96,6 @@ class Registration(Protocol):
         """Call `answer` with the answer, now or later; None: the coordinator cannot be asked now."""
 
 
-class Skin:
-    """The part around a host that does its IO. Each kind of machine has a skin that overrides what it needs."""
-
-    def turn_beginner(self) -> Callable[[], None]:
-        """Return what the host calls when it has work for the first time in a turn.
-
-        It brings the time up to date. After the turn the skin takes `Host.in_turn` back.
-        """
-        return _nothing
-
-    def perform(self, effect: Effect) -> None:
-        """Carry out an effect that only some machines want."""
-        raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
-
-    def performed(self) -> None:
-        """All effects of a Step were released, and `perform` was called for one of them."""
-
-    def applied(self, log: str, position: Position, record: Any) -> None:
-        """A record was appended and applied."""
-
-    def confirmed(self) -> None:
-        """A log has confirmed entries, and everything that waited for them is released."""
-
-    def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Time has written these records; how many of them count."""
-        return len(records)
-
-    def stored(self, receipt: Receipt, position: Position) -> None:
-        """An entry of `Host.publish` is durable."""
-        raise TypeError(f"{type(self).__name__} publishes nothing")
-
-    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
-        """The end of a transaction was carried out; those who await it are answered next."""
-
-    def verification_ended(self, txn_id: TxnId) -> None:
-        """A verification is answered, and everything that waited for it went on."""
-
-    def owes(self) -> None:
-        """The disk has no room for a fact that nobody repeats: call `Host.pay` in a while."""
-
-    def failed(self, error: Exception) -> None:
-        """The host is of no more use: its machine has to be recovered from the log (H4)."""
-
-    def slice(self) -> Callable[[], bool]:
-        """A question for long work: is the time that it may take of this turn over?"""
-        return _never
-
-    # ---- snapshots and recovery
-
-    def snapshot_extra(self) -> bytes:
-        """Return what is stored beside the machine's snapshot."""
-        return b""
-
-    def restore_extra(self, data: bytes) -> None:
-        """The inverse of `snapshot_extra`."""
-
-    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
-        """Apply one entry in recovery; a skin whose entries are not all the machine's records overrides it."""
-        machine.apply(log, position, machine.decode(log, data))
-
-    def folded(self) -> None:
-        """Everything that the logs hold is applied."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _nothing() -> None:
-    """Do nothing: nobody counts turns."""
-
-
 class Place:
     """One log of a host: the position that was applied last, and the position that is durable."""
 
@@ -194,51 +134,102 @@ _Waiting: TypeAlias = tuple[Place, Position, tuple[Effect, ...], Sequence[Positi
 class Host(Generic[RequestT, RecordT]):
     """One machine with its open logs. `snapshots.Recovery` comes first, then `start`, then requests.
 
-    `registration` and `verified` are for machines that want VerifyRegistered: whom to ask, and what makes the request that
-    carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.
-    A machine that has asked for one request of a type will ask for others: what is known is told to it with the request.
-    `in_turn`: the skin was told that the turn began; it takes the mark back when the turn ends, and looks at the machine's
-    deadline then (H6). For metrics: `appended`, all records since the start; `expired`, those that time wrote, as far as the
-    skin counts them.
+    `registration` is for machines that want VerifyRegistered: whom to ask. `verifying`: transactions that an answer is awaited
+    for, with the requests that wait for it. A machine that has asked for one request of a type will ask for others: what is
+    known is told to it with the request.
+    `in_turn`: the turn has begun for this host; who counts turns takes the mark back when it ends, and looks at the machine's
+    deadline then (H6). For metrics: `appended`, all records since the start; `expired`, those that time wrote, as far as they
+    count.
     """
 
     def __init__(
         self,
         machine: Machine[RequestT, RecordT],
         logs: Mapping[str, HostedLog],
-        skin: Skin,
         time: Time,
+        answer: Answering,
         *,
         registration: Registration | None = None,
-        verified: Callable[[Any, bool], RequestT] | None = None,
     ) -> None:
         self.machine = machine
-        self.skin = skin
         self.time = time
         self.ready = False
         self.failure: Exception | None = None
         self.expired = 0
         self.appended = 0
-        self.places = {name: Place(name, log) for name, log in logs.items()}
+        self.places = {name: Place(name, logs[name]) for name in machine.logs}
         self.main = self.places[machine.logs[0]]
         self._leased = self.main.log if isinstance(self.main.log, LeasedLog) else None
-        self.snapshots = SnapshotTaker(self)
+        self.snapshots = SnapshotTaker(self.places)
         self.verifying: dict[TxnId, list[tuple[RequestT, bool]]] = {}
+        self._answer = answer
         self._registration = registration
-        self._verified = verified
-        self._asked_for: dict[type, tuple[Callable[[TxnId], bool], Callable[[Any, bool], RequestT]]] = {}
+        self._asked_for: dict[type, Callable[[TxnId], bool]] = {}
+        self._verified_next: dict[TxnId, list[Answer]] = {}
         self._others = tuple(place for place in self.places.values() if place is not self.main)
         self._waiting: deque[_Waiting] = deque()
         self._awaiting: dict[TxnId, list[Answer]] = {}
         self._owed: deque[RequestT] = deque()
         self.in_turn = False
-        self._turn_began = skin.turn_beginner()
-        overridden = type(skin)
-        self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
-        self._tell_performed = skin.performed if overridden.performed is not Skin.performed else None
-        self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
+        overridden = type(self)
+        self._tell_applied = self.applied if overridden.applied is not Host.applied else None
+        self._tell_performed = self.performed if overridden.performed is not Host.performed else None
+        self._tell_confirmed = self.confirmed if overridden.confirmed is not Host.confirmed else None
         for place in self.places.values():
             place.log.listen(_Listener(self, place))
+
+    # ---- what each kind of host does in its own way
+
+    def begin_turn(self) -> None:
+        """The host has work for the first time in a turn: bring the time up to date, take `in_turn` back when it ends."""
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out an effect that only some machines want."""
+        raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
+
+    def performed(self) -> None:
+        """All effects of a Step were released, and `perform` was called for one of them."""
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """A record was appended and applied."""
+
+    def confirmed(self) -> None:
+        """A log has confirmed entries, and everything that waited for them is released."""
+
+    def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Time has written these records; how many of them count."""
+        return len(records)
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """The end of a transaction was carried out; those who await it are answered next."""
+
+    def verified(self, request: Any, registered: bool) -> RequestT:
+        """Make the request that carries the answer to VerifyRegistered."""
+        raise TypeError(f"{self.machine!r} asks for a registration, and its host has no request for the answer")
+
+    def owes(self) -> None:
+        """The disk has no room for a fact that nobody repeats: call `pay` in a while."""
+
+    def failed(self, error: Exception) -> None:
+        """The host is of no more use: its machine has to be recovered from the log (H4)."""
+
+    def slice(self) -> Callable[[], bool]:
+        """A question for long work: is the time that it may take of this turn over?"""
+        return _never
+
+    def snapshot_extra(self) -> bytes:
+        """Return what is stored beside the machine's snapshot."""
+        return b""
+
+    def restore_extra(self, data: bytes) -> None:
+        """The inverse of `snapshot_extra`."""
+
+    def fold(self, log: str, position: Position, data: bytes) -> None:
+        """Apply one entry in recovery; a host whose entries are not all the machine's records overrides it."""
+        self.machine.apply(log, position, self.machine.decode(log, data))
+
+    def folded(self) -> None:
+        """Everything that the logs hold is applied."""
 
     # ---- requests
 
@@ -247,9 +238,17 @@ class Host(Generic[RequestT, RecordT]):
         """True if somebody waits for an answer of this host."""
         return bool(self._waiting or self._awaiting)
 
+    def fold_all(self, log: str, entries: Sequence[tuple[Position, bytes]]) -> None:
+        """Apply entries of a log in recovery. Raises LogDamaged for bytes that cannot be right."""
+        for position, data in entries:
+            try:
+                self.fold(log, position, data)
+            except WireError as error:
+                raise LogDamaged(self.places[log].log.name, position, f"not a record: {error}") from error
+
     def start(self) -> None:
         """The fold is complete: serve from here on. What the machine wants after its recovery is carried out (H5)."""
-        self.skin.folded()
+        self.folded()
         self.ready = True
         self._begin_turn()
         self.carry_out(self.machine.recovered(self.time.now_ms), reserve=True)
@@ -260,10 +259,11 @@ class Host(Generic[RequestT, RecordT]):
             return
         if not self.in_turn:
             self.in_turn = True
-            self._turn_began()
-        asks, named, machine = self._asked_for.get(type(request)), cast("Any", request), self.machine
+            self.begin_turn()
+        knows, machine = self._asked_for.get(type(request)), self.machine
         # Known and durable: one decision instead of two.
-        decided = request if asks is None or not asks[0](named.txn_id) else asks[1](request, True)
+        known = knows is not None and knows(cast("Any", request).txn_id)
+        decided = self.verified(request, True) if known else request
         try:
             step = machine.decide(decided, self.time.now_ms)
             records, trailing = step.records, step.trailing
@@ -296,7 +296,7 @@ class Host(Generic[RequestT, RecordT]):
     def _held_back(self, request: RequestT, reserve: bool) -> bool:
         """True if a request cannot be decided now: it is refused, or waits."""
         if not self.ready:
-            _refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
+            self._refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
             return True
         held = self.verifying.get(getattr(request, "txn_id", None))  # type: ignore[arg-type] # None is no key there
         if held is not None:
@@ -317,10 +317,15 @@ class Host(Generic[RequestT, RecordT]):
             self._no_room(request, error)
         else:
             self.fail(error)
-            _refuse(request, RETRIABLE, f"{error}; retry")
+            self._refuse(request, RETRIABLE, f"{error}; retry")
+
+    def _refuse(self, request: RequestT, code: ServerError, message: str) -> None:
+        token = token_of(request)
+        if token is not None:
+            self._answer(token, None, code, message)
 
     def publish(self, log: str, data: bytes, record: RecordT, receipt: Receipt) -> Position:
-        """Append and apply an entry that needs no decision; `Skin.stored` follows, in order with all effects.
+        """Append and apply an entry that needs no decision; its receipt follows, in order with all effects.
 
         Raises LedgerError when the log takes nothing.
         """
@@ -395,32 +400,37 @@ class Host(Generic[RequestT, RecordT]):
 
     def _verify(self, effect: VerifyRegistered, reserve: bool) -> None:
         txn_id, request, registration = effect.txn_id, effect.request, self._registration
-        if registration is None or self._verified is None:
+        if registration is None:
             raise TypeError(f"{self.machine!r} asks for a registration, and its host knows nobody to ask")
         if getattr(request, "txn_id", None) == txn_id:
-            self._asked_for[type(request)] = (registration.knows, self._verified)
+            self._asked_for[type(request)] = registration.knows
         if registration.knows(txn_id):
-            self.carry_out(self.machine.decide(self._verified(request, True), self.time.now_ms), reserve=reserve)
+            self.carry_out(self.machine.decide(self.verified(request, True), self.time.now_ms), reserve=reserve)
         else:
             self.verifying[txn_id] = [(request, reserve)]
-            registration.ask(txn_id, partial(self._registration_known, txn_id, self._verified))
+            registration.ask(txn_id, partial(self._registration_known, txn_id))
 
-    def _registration_known(self, txn_id: TxnId, verified: Callable[[Any, bool], RequestT], registered: bool | None) -> None:
+    def _registration_known(self, txn_id: TxnId, registered: bool | None) -> None:
         (request, reserve), *held = self.verifying.pop(txn_id)
         if registered is None:
-            _refuse(request, RETRIABLE, f"the coordinator of {txn_id} is not ready; retry")
+            self._refuse(request, RETRIABLE, f"the coordinator of {txn_id} is not ready; retry")
         else:
-            self.submit(verified(request, registered), reserve=reserve)
+            self.submit(self.verified(request, registered), reserve=reserve)
         for request, reserve in held:
             self.submit(request, reserve=reserve)
-        self.skin.verification_ended(txn_id)
+        for answer in self._verified_next.pop(txn_id, ()):
+            self._answer(answer, None, None, "")
+
+    def when_verified(self, txn_id: TxnId, answer: Answer) -> None:
+        """Answer once the verification under way has ended, and everything that waited for it went on."""
+        self._verified_next.setdefault(txn_id, []).append(answer)
 
     # ---- facts that the disk has no room for
 
     def _no_room(self, request: RequestT, error: DiskFull | EntryTooLarge) -> None:
         token = token_of(request)
         if token is not None:
-            token(None, ServerError.PersistenceError, str(error))
+            self._answer(token, None, ServerError.PersistenceError, str(error))
         elif isinstance(error, DiskFull):
             self._owe(request)
 
@@ -428,7 +438,7 @@ class Host(Generic[RequestT, RecordT]):
         """Tell it again until there is room: nobody waits for an answer to it, so nobody would repeat it."""
         self._owed.append(request)
         if len(self._owed) == 1:
-            self.skin.owes()
+            self.owes()
 
     def pay(self) -> None:
         """Tell the machine what is owed, in order, up to the first fact that there is still no room for."""
@@ -469,7 +479,7 @@ class Host(Generic[RequestT, RecordT]):
 
     def release(self) -> None:
         """Something became durable: release what waited for it."""
-        waiting = self._waiting
+        waiting, answer = self._waiting, self._answer
         try:
             while waiting:
                 place, position, effects, positions, more, receipt = waiting[0]
@@ -478,34 +488,34 @@ class Host(Generic[RequestT, RecordT]):
                 waiting.popleft()
                 if len(effects) == 1 and type(reply := effects[0]) is Reply:  # nearly all of them
                     value = reply.value if reply.position_of is None else positions[reply.position_of]
-                    reply.token(value, reply.error, reply.message)
+                    answer(reply.token, value, reply.error, reply.message)
                 elif receipt is None:
                     self._release(effects, positions)
                 else:
-                    self.skin.stored(receipt, position)
+                    answer(receipt[0], receipt, position, "")
         except Exception as error:
             _logger.exception("%r stops, because its effects could not be performed", self.machine)
             self.fail(error)
             return
         if self.snapshots.is_under_way:
-            self.snapshots.advance()
+            self.go_on_with_snapshots()
         if self._tell_confirmed is not None and self.failure is None:
             self._tell_confirmed()
 
     def _release(self, effects: tuple[Effect, ...], positions: Sequence[Position]) -> None:
-        performed = False
+        performed, answer = False, self._answer
         for effect in effects:
             if type(effect) is Reply:
                 value = effect.value if effect.position_of is None else positions[effect.position_of]
-                effect.token(value, effect.error, effect.message)
+                answer(effect.token, value, effect.error, effect.message)
             elif type(effect) is Outcome:
-                self.skin.outcome(effect.txn_id, effect.action)
-                for answer in self._awaiting.pop(effect.txn_id, ()):
-                    answer(None, None, "")
+                self.outcome(effect.txn_id, effect.action)
+                for token in self._awaiting.pop(effect.txn_id, ()):
+                    answer(token, None, None, "")
             elif type(effect) is WriteSnapshot:
-                self.snapshots.take(effect.log, None)
+                self.take_snapshot(effect.log)
             elif type(effect) is not AwaitOutcome:
-                self.skin.perform(effect)
+                self.perform(effect)
                 performed = True
         if performed and self._tell_performed is not None:
             self._tell_performed()
@@ -515,17 +525,17 @@ class Host(Generic[RequestT, RecordT]):
     def _begin_turn(self) -> None:
         if not self.in_turn:
             self.in_turn = True
-            self._turn_began()
+            self.begin_turn()
 
     def expire(self) -> bool:
         """H6: carry out what is due, as much as a turn allows. False: the disk has no room, try again in a while."""
-        machine, time, is_over = self.machine, self.time, self.skin.slice()
+        machine, time, is_over = self.machine, self.time, self.slice()
         self._begin_turn()
         try:
             while self.ready and (deadline := machine.deadline()) is not None and deadline <= time.now_ms:
                 step = machine.expire(time.now_ms)
                 self.carry_out(step, reserve=True)
-                self.expired += self.skin.lapsed(step.records)
+                self.expired += self.lapsed(step.records)
                 if is_over():
                     break
         except DiskFull:  # nothing of the Step was appended: what is due is carried out once there is room
@@ -536,16 +546,30 @@ class Host(Generic[RequestT, RecordT]):
 
     # ---- snapshots and the end
 
-    def applied(self) -> dict[str, Position]:
-        """The record last applied of each log."""
-        return {name: place.applied for name, place in self.places.items()}
+    def take_snapshot(self, log: str, stored: Answer | None = None) -> None:
+        """Take a snapshot of this moment in `log`, or of a later one when one is under way; `stored` is answered at its end."""
+        self.snapshots.want(log, stored)
+        self.go_on_with_snapshots()
 
-    def is_durable(self, covers: Mapping[str, Position]) -> bool:
-        """True if everything up to these positions is confirmed."""
-        return all(position <= self.places[name].confirmed for name, position in covers.items())
+    def go_on_with_snapshots(self) -> None:
+        """Go on with the snapshot under way as far as one turn allows, and with the next one when it has ended (H7)."""
+        snapshots = self.snapshots
+        try:
+            while snapshots.is_under_way:
+                if snapshots.wants_moment:
+                    snapshots.begin(self.snapshot_extra(), self.machine.snapshot())
+                ended = snapshots.advance(self.slice())
+                if ended is None:
+                    return
+                if ended.covers is not None:
+                    self._trim(ended.covers)
+                for stored in ended.wanted_by:
+                    self._answer(stored, None, None, "")
+        except LedgerError as error:
+            self.fail(error)
 
-    def trim(self, covers: Mapping[str, Position]) -> None:
-        """A snapshot that covers so much is stored: give back what the machine does not need any more (H7)."""
+    def _trim(self, covers: Mapping[str, Position]) -> None:
+        """A snapshot that covers so much is stored: give back what the machine does not need any more."""
         for name, place in self.places.items():
             before = self.machine.trim_before(name)
             if before is not None:
@@ -563,12 +587,16 @@ class Host(Generic[RequestT, RecordT]):
         message = f"{error}; retry"
         for answers in awaiting.values():
             for answer in answers:
-                answer(None, RETRIABLE, message)
+                self._answer(answer, None, RETRIABLE, message)
         for _, _, effects, _, _, _ in waiting:
             for effect in effects:
                 if type(effect) is Reply:
-                    effect.token(None, RETRIABLE, message)
-        self.skin.failed(error)
+                    self._answer(effect.token, None, RETRIABLE, message)
+        self.failed(error)
+
+
+def _never() -> bool:
+    return False
 
 
 def _is_later(positions: _Later) -> bool:
@@ -581,9 +609,3 @@ def token_of(request: Any) -> Answer | None:
     inner = getattr(request, "request", request)  # a Verified carries the request that it is about
     token: Answer | None = getattr(inner, "token", None)
     return token
-
-
-def _refuse(request: Any, code: ServerError, message: str) -> None:
-    token = token_of(request)
-    if token is not None:
-        token(None, code, message)

@@ -5,10 +5,10 @@ state beside its buffer's: both are in the `Envelope`. Stored are first the part
 each a part of its own. Version 1 was one part: the envelope, and the machine's state in one piece after it.
 
 A host takes one snapshot at a time. It is fixed when it is asked for, and waits until everything it covers is durable. Then
-its slices go to the store: with each commit group of the log as many as its skin's slice of the turn allows. So a state of
+its slices go to the store: with each commit group of the log as many as its slice of the turn allows. So a state of
 any size is stored while the machine goes on, and at most two groups' worth of slices are in flight.
 
-Recovery hands the newest snapshot to the machine, then folds every entry after it. The skin reads, and decides when to pause.
+Recovery hands the newest snapshot to the machine, then every entry after it. The host's owner reads, and decides when to pause.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import logging
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from pulsar_txn.ledger.machine import SLICE_BYTES
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, LogDamaged, Snapshot, SnapshotWriter
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LogDamaged, Snapshot, SnapshotWriter
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position
 
 if TYPE_CHECKING:
-    from pulsar_txn.ledger.hosting import Host
+    from pulsar_txn.ledger.hosting import Answer, HostedLog, Place
 
 
 _HEAD = struct.Struct(">4sBHI")  # magic, version, number of logs, length of the host's part
@@ -85,93 +85,101 @@ _logger = logging.getLogger(__name__)
 _TURN_BYTES: Final = 1 << 18
 
 
-class SnapshotTaker:
-    """Takes the snapshots of `host`. A host that failed calls `abandon`, and takes no more of them.
+@attrs.frozen
+class Ended:
+    """A snapshot that is not under way any more. `covers` None: it could not be stored. `wanted_by`: who waits for it."""
 
-    `is_under_way`: `advance` has something to do. `last_bytes`: how large the newest one was, as far as it is written.
+    covers: Mapping[str, Position] | None
+    wanted_by: Sequence[Answer]
+
+
+class SnapshotTaker:
+    """The snapshots of one host, one at a time. A host that failed calls `abandon`, and takes no more of them.
+
+    `is_under_way`: there is something to do, `begin` when it `wants_moment`, then `advance`. `last_bytes`: how large the newest
+    one was, as far as it is written.
     """
 
-    __slots__ = ("_again", "_host", "_now", "is_under_way", "last_bytes")
+    __slots__ = ("_now", "_places", "_wanted", "is_under_way", "last_bytes")
 
-    def __init__(self, host: Host[Any, Any]) -> None:
-        self._host = host
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self._places = places
         self.is_under_way = False
         self.last_bytes = 0
         self._now: _UnderWay | None = None
-        self._again: tuple[str, list[Callable[[], None]]] | None = None
+        self._wanted: tuple[str, list[Answer]] | None = None
 
-    def take(self, log: str, stored: Callable[[], None] | None) -> None:
-        """A snapshot of this moment in `log`, or of a later one when one is under way; `stored` is called at its end."""
-        callbacks = [] if stored is None else [stored]
-        if self._now is None:
-            self._begin(log, callbacks)
-        elif self._again is None:
-            self._again = log, callbacks
-        else:
-            self._again[1].extend(callbacks)
+    @property
+    def wants_moment(self) -> bool:
+        """True if the next snapshot is wanted, and none is under way: its moment is now."""
+        return self._now is None and self._wanted is not None
 
-    def advance(self) -> None:
-        """Go on with the snapshot under way, as far as one turn allows."""
-        now, host = self._now, self._host
-        if now is None or not host.is_durable(now.covers):
-            return
+    def want(self, log: str, stored: Answer | None) -> None:
+        """Note that a snapshot in `log` is wanted. Those that are wanted before its moment are one."""
+        if self._wanted is None:
+            self._wanted = log, []
+        if stored is not None:
+            self._wanted[1].append(stored)
+        self.is_under_way = True
+
+    def begin(self, extra: bytes, slices: Iterator[bytes]) -> None:
+        """Begin the one that is wanted, with the state of this moment."""
+        if self._wanted is not None:
+            log, wanted_by = self._wanted
+            self._wanted = None
+            covers = {name: place.applied for name, place in self._places.items()}
+            self._now = _UnderWay(log, Envelope(covers, extra), slices, wanted_by)
+
+    def advance(self, is_over: Callable[[], bool]) -> Ended | None:
+        """Go on until the turn is used up; None: it goes on later. Raises LedgerError when the log has failed."""
+        now, places = self._now, self._places
+        if now is None or any(position > places[name].confirmed for name, position in now.covers.items()):
+            return None
+        covers: Mapping[str, Position] | None = now.covers
         try:
-            done = now.write_some(host)
+            if not now.write_some(places[now.log].log, is_over):
+                return None
         except (DiskFull, EntryTooLarge) as error:
             _logger.warning("a snapshot of log %r was not stored; until the next one recovery reads more: %s", now.log, error)
             now.abandon()
-            done = True
-        except LedgerError as error:
-            host.fail(error)
-            return
-        self.last_bytes = now.written_bytes
-        if done:
-            self._now = None
-            self.is_under_way = False
-            again, self._again = self._again, None
-            if again is not None:
-                self._begin(*again)
+            covers = None
+        finally:
+            self.last_bytes = now.written_bytes
+        self._now = None
+        self.is_under_way = self._wanted is not None
+        return Ended(covers, () if covers is None else now.wanted_by)
 
     def abandon(self) -> None:
         """Drop everything: the machine is not to be believed any more."""
-        self._now = self._again = None
+        self._now = self._wanted = None
         self.is_under_way = False
-
-    def _begin(self, log: str, callbacks: list[Callable[[], None]]) -> None:
-        self._now = _UnderWay(self._host, log, callbacks)
-        self.is_under_way = True
-        self.advance()
 
 
 class _UnderWay:
     """One snapshot: what it covers, and the parts that are not written yet."""
 
-    __slots__ = ("_callbacks", "_parts", "_writer", "covers", "log", "written_bytes")
+    __slots__ = ("_parts", "_writer", "covers", "log", "wanted_by", "written_bytes")
 
-    def __init__(self, host: Host[Any, Any], log: str, callbacks: list[Callable[[], None]]) -> None:
+    def __init__(self, log: str, envelope: Envelope, slices: Iterator[bytes], wanted_by: Sequence[Answer]) -> None:
         self.log = log
-        self.covers: Mapping[str, Position] = host.applied()
+        self.covers = envelope.covers
+        self.wanted_by = wanted_by
         self.written_bytes = 0
-        envelope = Envelope(self.covers, host.skin.snapshot_extra())
-        self._parts: Iterator[bytes] = chain(envelope.parts(), host.machine.snapshot())
-        self._callbacks = callbacks
+        self._parts: Iterator[bytes] = chain(envelope.parts(), slices)
         self._writer: SnapshotWriter | None = None
 
-    def write_some(self, host: Host[Any, Any]) -> bool:
+    def write_some(self, log: HostedLog, is_over: Callable[[], bool]) -> bool:
         """Write parts until the turn is used up; True when the last one was, and the snapshot is the newest."""
         writer = self._writer
         if writer is None:
-            writer = self._writer = host.places[self.log].log.write_snapshot(self.covers[self.log])
-        is_over, limit = host.skin.slice(), self.written_bytes + _TURN_BYTES
+            writer = self._writer = log.write_snapshot(self.covers[self.log])
+        limit = self.written_bytes + _TURN_BYTES
         for part in self._parts:
             writer.write(part)
             self.written_bytes += len(part)
             if self.written_bytes >= limit or is_over():
                 return False
         writer.finish()
-        host.trim(self.covers)
-        for stored in self._callbacks:
-            stored()
         return True
 
     def abandon(self) -> None:
@@ -181,41 +189,42 @@ class _UnderWay:
 
 
 class Recovery:
-    """The recovery of one host. A skin drives it step by step:
+    """The recovery of one host: what is to be read. The host's owner drives it step by step:
 
-        for _ in recovery.restored(): pause
-        while wanted := recovery.wanted(): recovery.fold(await read(*wanted))
+        for part in recovery.slices(): machine.restore(part)
+        if recovery.extra is not None: host.restore_extra(recovery.extra)
+        while wanted := recovery.wanted():
+            entries = await read(*wanted)
+            host.fold_all(wanted[0], entries)
+            recovery.read(entries)
         host.start()
 
-    `stored`: the newest snapshot of each log that has one. Every step raises LogDamaged for bytes that cannot be right.
+    `stored`: the newest snapshot of each log that has one. `slices` raises LogDamaged for bytes that cannot be right.
     """
 
-    def __init__(self, host: Host[Any, Any], stored: Mapping[str, Snapshot]) -> None:
-        self._host = host
+    def __init__(self, places: Mapping[str, Place], stored: Mapping[str, Snapshot]) -> None:
+        self.extra: bytes | None = None
+        self._places = places
         self._stored = stored
-        self._logs = iter(host.machine.logs)
+        self._logs = iter(places)
         self._covers: Mapping[str, Position] = {}
         self._log: str | None = None
         self._next: Position | None = None
 
-    def restored(self) -> Iterator[None]:
-        """Hand the newest snapshot to the machine, a slice with each step."""
+    def slices(self) -> Iterator[bytes]:
+        """The machine's slices of the newest snapshot. What the host has stored beside them is `extra` then."""
         newest: Envelope | None = None
         slices: Sequence[bytes] = ()
         for log, snapshot in self._stored.items():
             try:
                 envelope, parts = Envelope.read(snapshot.parts)
             except WireError as error:
-                raise LogDamaged(self._host.places[log].log.name, snapshot.covers, str(error)) from error
+                raise LogDamaged(self._places[log].log.name, snapshot.covers, str(error)) from error
             if newest is None or list(envelope.covers.values()) > list(newest.covers.values()):
                 newest, slices = envelope, parts
-        if newest is None:
-            return
-        for part in slices:
-            yield
-            self._host.machine.restore(part)
-        self._host.skin.restore_extra(newest.extra)
-        self._covers = newest.covers
+        if newest is not None:
+            self.extra, self._covers = newest.extra, newest.covers
+            yield from slices
 
     def wanted(self) -> tuple[str, Position] | None:
         """The log, and the position to read it from; None once all logs are folded."""
@@ -223,17 +232,11 @@ class Recovery:
             self._log = next(self._logs, None)
             if self._log is None:
                 return None
-            log, covered = self._host.places[self._log].log, self._covers.get(self._log)
+            log, covered = self._places[self._log].log, self._covers.get(self._log)
             self._next = log.first if covered is None else log.next_position(covered)
         return self._log or "", self._next
 
-    def fold(self, entries: Sequence[tuple[Position, bytes]]) -> None:
-        """Apply the entries that were read; none of them: the log ends here."""
-        host, name = self._host, self._log or ""
-        log = host.places[name].log
-        for position, data in entries:
-            try:
-                host.skin.fold(host.machine, name, position, data)
-            except WireError as error:
-                raise LogDamaged(log.name, position, f"not a record: {error}") from error
+    def read(self, entries: Sequence[tuple[Position, bytes]]) -> None:
+        """These entries were read, and applied; none of them: the log ends here."""
+        log = self._places[self._log or ""].log
         self._next = log.next_position(entries[-1][0]) if entries else None

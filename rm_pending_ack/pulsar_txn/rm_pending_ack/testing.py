@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from pulsar_txn.ledger.by_hand import ByToken, HandLog, hosted
-from pulsar_txn.ledger.hosting import Host, Skin
+from pulsar_txn.ledger.by_hand import ByToken, HandLog, Skin, hosted
+from pulsar_txn.ledger.hosting import Host
 from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver, Step
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.rm_pending_ack.requests import (

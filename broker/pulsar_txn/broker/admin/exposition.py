@@ -111,8 +111,8 @@ def of_coordinators(coordinators: Coordinators, common: dict[str, str], now_ms: 
             created.add_metric(at, machine.next_local_txn_id)
         committed.add_metric(at, host.ended[TxnAction.COMMIT])
         aborted.add_metric(at, host.ended[TxnAction.ABORT])
-        timed_out.add_metric(at, host.host.expired)
-        appended.add_metric(at, host.host.appended)
+        timed_out.add_metric(at, host.expired)
+        appended.add_metric(at, host.appended)
         telling += host.telling
         asked.add_metric(at, coordinators.check_groups.asked[tc_id])
         unanswered.add_metric(at, host.unanswered)

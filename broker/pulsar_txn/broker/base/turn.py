@@ -1,16 +1,17 @@
-"""Work that is put off to the end of a loop turn: dispatching, deadlines, and one write per connection.
+"""Work that is put off to the end of a loop turn: answers, dispatching, deadlines, and one write per connection.
 
 Confirmations of the ledger arrive in groups, one call per log. Each of them may wake many dispatchers and answer many
-requests; all of that is carried out once per loop turn: first the deferred work, then one write for each connection
-that has something to say. When that takes long, because thousands of dispatchers have something to do at once, the loop looks
-at its sockets in between: what is left comes in the next turn. There is one `Turn` per broker.
+requests; all of that is carried out once per loop turn: first the answers, in the order in which they came, then the deferred
+work, then one write for each connection that has something to say. When that takes long, because thousands of dispatchers have
+something to do at once, the loop looks at its sockets in between: what is left comes in the next turn. There is one `Turn` per
+broker.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from .loop_meter import LoopMeter
 from .runtime import Clock, Runtime
@@ -29,20 +30,11 @@ class Flushable(Protocol):
         """Write everything collected since the last flush."""
 
 
-class InTurn(Protocol):
-    """Knows whether it has entered the present turn."""
+class TakesPart(Protocol):
+    """Whoever needs the time of a turn. `in_turn`: it has entered. `looks`: it wants `look` at the end of the turn."""
 
     in_turn: bool
-
-
-class TakesPart(Protocol):
-    """Whoever needs the time of a turn. `looks`: it wants `look` at the end of the turn."""
-
     looks: bool
-
-    @property
-    def host(self) -> InTurn:
-        """The host that enters, at most once in a turn."""
 
     def look(self) -> None:
         """The turn ends: look at what is due."""
@@ -55,6 +47,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_answers",
         "_began",
         "_entered",
         "_flushes",
@@ -76,10 +69,17 @@ class Turn:
         self.now_ms = clock.now_ms()
         self._monotonic = runtime.monotonic
         self._began = 0.0
+        self._answers: list[tuple[Callable[[Any, Any, str], None], Any, Any, str]] = []
         self._work: list[Callable[[], None]] = []
         self._entered: list[TakesPart] = []
         self._flushes: list[Flushable] = []
         self._scheduled = False
+
+    def answer(self, answer: Callable[[Any, Any, str], None], value: Any, error: Any, message: str) -> None:
+        """Call `answer` with the rest at the end of this turn, ahead of its work and of its writes."""
+        self._answers.append((answer, value, error, message))
+        if not self._scheduled:
+            self._schedule()
 
     def defer(self, work: Callable[[], None]) -> None:
         """Call `work` once, at the end of this turn or in the next one."""
@@ -117,18 +117,32 @@ class Turn:
         self.runtime.call_soon(self._run)
 
     def _run(self) -> None:
+        if self._answers:
+            self._give_answers()
         self._scheduled = False
         work, self._work = self._work, []
         entered, self._entered = self._entered, []
         for each in entered:
-            each.host.in_turn = False
+            each.in_turn = False
             if each.looks:
                 work.append(each.look)
         began = self._began
         longest, slowest = self._carry_out(work) if work else (0.0, None)
+        if self._answers:
+            self._give_answers()
         self._flush()
         ended = self._began = self._monotonic()  # of the next turn, if there is one already
         self.meter.turn_ended(ended - began, longest, slowest)
+
+    def _give_answers(self) -> None:
+        """Give all of them, those that come meanwhile included."""
+        while self._answers:
+            answers, self._answers = self._answers, []
+            for answer, value, error, message in answers:
+                try:
+                    answer(value, error, message)
+                except Exception:  # noqa: BLE001 - the others are to have theirs
+                    _log.exception("an answer failed: %r", answer)
 
     def _carry_out(self, work: list[Callable[[], None]]) -> tuple[float, Callable[[], None] | None]:
         """As much of it as a turn may take; the seconds of the slowest, and which it was."""

@@ -59,7 +59,7 @@ def on_txn_check_response(session: TxnSession, body: Any) -> None:
         _logger.debug("%s answers for %s, which it was not asked for", session.connection.peer, txn_id)
         return
     if not begins:  # a member of an earlier release: what it has answered, it has begun
-        coordinators.check_counts(txn_id, body.group, session.principal)
+        groups.counts(txn_id, body.group, session.principal)
     outcome = CheckOutcome(body.outcome)
     groups.answered[outcome.name.lower()] += 1
     coordinators.check_answered(txn_id, body.group, outcome, session.principal)
@@ -77,7 +77,7 @@ def on_txn_check_begun(session: TxnSession, body: Any) -> None:
             session.connection.write_command("success", request_id=body.request_id)
             return
         coordinators.check_groups.skips(member, txn_id, body.group)
-        coordinators.check_returned(txn_id)
+        coordinators.check_groups.returned(txn_id)
         session.connection.write_command("error", request_id=body.request_id, error=int(error), message=message)
 
     coordinators.check_begun(txn_id, body.group, session.principal, answer)

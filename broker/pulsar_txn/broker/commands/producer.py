@@ -54,9 +54,10 @@ async def _open(session: Session, body: Any) -> None:
     topic, version = await _topic(services, name, body)
     producer_name = body.producer_name or services.catalog.new_producer_name()
     mode = AccessMode(body.producer_access_mode)
-    producer = Producer(session, body.producer_id, producer_name, topic, mode, body.epoch)
-    producer.encrypted = body.encrypted
-    producer.refuses_gaps = _refuses_gaps(topic, body)
+    refuses_gaps = _refuses_gaps(topic, body)
+    producer = Producer(
+        session, body.producer_id, producer_name, topic, mode, body.epoch, encrypted=body.encrypted, refuses_gaps=refuses_gaps
+    )
     await _join(session, topic, producer, version, body)
 
 
@@ -163,7 +164,7 @@ def on_send(session: Session, frame: bytes) -> None:
         if producer_id not in session.closed_producers:  # closed a moment ago: its last sends are dropped
             raise WireError(f"SEND for producer {producer_id}, which is not open on this connection")
         return
-    producer.pending += 1
+    producer.begin_send()
     session.pending_sends += 1
     if session.pending_sends == session.max_pending_sends:
         session.connection.hold(SENDS, hold=True)

@@ -210,26 +210,25 @@ class Session:
 
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A publish is durable."""
-        if producer.pending:  # 0: the producer was closed meanwhile, and with it all that it had pending
-            producer.pending -= 1
-            self.pending_sends -= 1
-            if self.pending_sends == self.max_pending_sends // 2:
-                self.connection.hold(SENDS, hold=False)
+        if producer.end_send():
+            self._send_ended()
         self.connection.write(
             encode_send_receipt(
                 producer.producer_id, sequence_id, position[0], position[1], highest_sequence_id=highest_sequence_id
             )
         )
 
+    def _send_ended(self) -> None:
+        self.pending_sends -= 1
+        if self.pending_sends == self.max_pending_sends // 2:
+            self.connection.hold(SENDS, hold=False)
+
     def producer_refused(
         self, producer: Producer, sequence_id: int, error: ServerError, message: str, expected: int | None = None
     ) -> None:
         """A publish was refused; `expected`: because it is not the next one, which has this sequence id."""
-        if producer.pending:
-            producer.pending -= 1
-            self.pending_sends -= 1
-            if self.pending_sends == self.max_pending_sends // 2:
-                self.connection.hold(SENDS, hold=False)
+        if producer.end_send():
+            self._send_ended()
         self.connection.write_command(
             "send_error",
             producer_id=producer.producer_id,
@@ -249,9 +248,7 @@ class Session:
         """A producer is closed; its last sends may still be on their way."""
         del self.producers[producer.producer_id]
         self.closed_producers.append(producer.producer_id)
-        producer.held.clear()
-        self.pending_sends -= producer.pending
-        producer.pending = 0
+        self.pending_sends -= producer.close()
         if self.pending_sends <= self.max_pending_sends // 2:
             self.connection.hold(SENDS, hold=False)
 

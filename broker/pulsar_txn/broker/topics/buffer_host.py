@@ -1,20 +1,21 @@
 """Host of a topic's transaction buffer: the path of every published entry, and what readers may see.
 
 A plain entry is appended and applied without a Step, so its cost is the log's. `published` is the one number that dispatchers
-obey: the newest max_read_position whose cause is durable.
+obey: the newest max_read_position whose cause is durable. Who waits for it to move is told at the end of the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping
+import json
+from collections import OrderedDict, deque
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.hosts import MachineHost
+from pulsar_txn.broker.txn.hosts import MachineHost, News
 from pulsar_txn.ledger.hosting import Place, Receipt, Registration
-from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead
+from pulsar_txn.ledger.machine import CopyEntries, Effect, PublishMaxRead
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.rm_producer.requests import PLAIN, Copied, Request, TakeSnapshot, TopicRecord, TransactionBuffer, Verified
 from pulsar_txn.wire.entries import read_header
@@ -32,47 +33,105 @@ _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
 """Largest part of a snapshot that each published entry pays for."""
 
 
-class TopicView(Protocol):
-    """Topic, as far as the host tells it."""
+class Sequences:
+    """Highest sequence id of each producer name, the `limit` names that published last.
 
-    def entry_applied(self, header: EntryHeader) -> None:
-        """A data entry was appended, or folded in recovery."""
+    Changed only by `note`, with the header of every data entry that is appended or folded in recovery.
+    """
 
-    def receipt(self, producer: Any, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
-        """A plain publish is durable."""
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._highest: OrderedDict[str, int] = OrderedDict()
 
-    def log_moved(self) -> None:
-        """A commit group of the topic's log is durable; `published` may have changed."""
+    def note(self, header: EntryHeader) -> None:
+        """An entry is in the log."""
+        name = header.producer_name
+        highest = self._highest
+        sequence_id = max(header.highest_sequence_id, header.sequence_id)
+        if sequence_id > highest.get(name, -1):
+            highest[name] = sequence_id
+        if name in highest:
+            highest.move_to_end(name)
+        if len(highest) > self._limit:
+            highest.popitem(last=False)
 
-    def verification_ended(self) -> None:
-        """Sends that waited for a verification may go on."""
+    def is_duplicate(self, header: EntryHeader, *, is_chunk: bool) -> bool:
+        """True if the entry is in the log already. Chunks of one message share a sequence id: only older ones are known."""
+        known = self._highest.get(header.producer_name, -1)
+        return header.sequence_id < known if is_chunk else header.sequence_id <= known
 
-    def snapshot_state(self) -> bytes:
-        """State of the topic beside its buffer, as bytes."""
+    def missing(self, header: EntryHeader) -> int | None:
+        """The sequence id that should have come before this entry; None when there is no gap, or its producer is not known."""
+        known = self._highest.get(header.producer_name)
+        return None if known is None or header.sequence_id <= known + 1 else known + 1
 
-    def restore_state(self, data: bytes) -> None:
-        """The inverse."""
+    def last(self, name: str) -> int:
+        """The highest sequence id of a producer name, -1 when it is not known."""
+        return self._highest.get(name, -1)
+
+    def pack(self) -> bytes:
+        """For `unpack`."""
+        return json.dumps(list(self._highest.items())).encode()
+
+    def unpack(self, data: bytes) -> None:
+        """Take over what `pack` gave."""
+        self._highest = OrderedDict((name, sequence_id) for name, sequence_id in json.loads(data or b"[]"))
+
+
+class LogWatcher(Protocol):
+    """A part of a topic that wants to know when its log moves."""
+
+    def log_moved(self, *_: object) -> None:
+        """A commit group is durable, and `published` may have changed."""
+
+
+class LogWatchers:
+    """Those of one topic that are attentive now. The others cost nothing."""
+
+    __slots__ = ("_watchers",)
+
+    def __init__(self) -> None:
+        self._watchers: dict[LogWatcher, None] = {}
+
+    def add(self, watcher: LogWatcher) -> None:
+        """Tell this one from now on."""
+        self._watchers[watcher] = None
+
+    def discard(self, watcher: LogWatcher) -> None:
+        """Tell this one no more."""
+        self._watchers.pop(watcher, None)
+
+    def tell(self, turn: Turn) -> None:
+        """Tell all of them at the end of the turn."""
+        for each in self._watchers:
+            turn.answer(each.log_moved, None, None, "")
 
 
 class BufferHost(MachineHost[Request, TopicRecord]):
-    """One transaction buffer with the topic's log and its own logs."""
+    """One transaction buffer with the topic's log and its own logs.
+
+    `watchers` are told when the log has moved. `sequences`: of a topic that deduplicates; stored beside the buffer's snapshots.
+    `snapshot_after`: entries after which one is taken; what comes after the last one is read again in recovery.
+    """
 
     def __init__(
         self,
         machine: TransactionBuffer,
         logs: Mapping[str, Log],
         turn: Turn,
-        on_failed: Callable[[Exception], None],
+        on_news: News,
         *,
-        topic: TopicView,
+        watchers: LogWatchers,
         registration: Registration,
+        sequences: Sequences | None = None,
+        snapshot_after: int = SNAPSHOT_AFTER,
     ) -> None:
-        super().__init__(machine, logs, turn, on_failed, registration=registration, verified=Verified)
+        super().__init__(machine, logs, turn, on_news, registration=registration)
         self.buffer = machine
         self.published: Position = EARLIEST
-        self.snapshot_after = SNAPSHOT_AFTER
-        """Entries after which a snapshot is taken; what comes after the last one is read again in recovery."""
-        self._topic = topic
+        self._watchers = watchers
+        self._sequences = sequences
+        self._snapshot_after = snapshot_after
         self._notes: deque[tuple[Place, Position, Position]] = deque()
         self._noted: Position = EARLIEST
         self._since_snapshot = 0
@@ -81,41 +140,38 @@ class BufferHost(MachineHost[Request, TopicRecord]):
 
     # ---- publishing
 
-    def publish(self, entry: bytes, header: EntryHeader, receipt: Receipt) -> None:
-        """Append a plain entry; `TopicView.receipt` follows, in order with all other effects.
+    def publish_plain(self, entry: bytes, header: EntryHeader, receipt: Receipt) -> None:
+        """Append a plain entry; its receipt follows, in order with all other effects.
 
         Raises LedgerError when the log takes nothing.
         """
-        position = self.host.publish(TOPIC, entry, PLAIN, receipt)
+        position = self.publish(TOPIC, entry, PLAIN, receipt)
         self.applied(TOPIC, position, PLAIN)
-        self._topic.entry_applied(header)
+        if self._sequences is not None:
+            self._sequences.note(header)
 
     def applied(self, log: str, position: Position, record: TopicRecord) -> None:
         """An entry of the topic, or of a log of the buffer's own."""
         max_read = self.buffer.max_read_position
         if max_read != self._noted:
             self._noted = max_read
-            self._notes.append((self.host.places[log], position, max_read))
+            self._notes.append((self.places[log], position, max_read))
         self._since_snapshot += 1
-        if record is not PLAIN and log in DATA_LOGS and record.header.marker_type is None:
-            self._topic.entry_applied(record.header)
-
-    def stored(self, receipt: Receipt, position: Position) -> None:
-        """A plain entry is durable."""
-        self._topic.receipt(*receipt, position)
+        if self._sequences is not None and record is not PLAIN and log in DATA_LOGS and record.header.marker_type is None:
+            self._sequences.note(record.header)
 
     def confirmed(self) -> None:
-        """Publish the newest max_read_position whose cause is durable, then tell the topic."""
+        """Publish the newest max_read_position whose cause is durable, then tell who watches the log."""
         notes, newest = self._notes, self.published
         while notes and notes[0][1] <= notes[0][0].confirmed:
             newest = notes.popleft()[2]
         self.published = newest
-        self._topic.log_moved()
-        if self._since_snapshot >= self.snapshot_after:
+        self._watchers.tell(self.turn)
+        if self._since_snapshot >= self._snapshot_after:
             self._take_snapshot_if_due()
 
     def _take_snapshot_if_due(self) -> None:
-        if self._since_snapshot >= self.host.snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY:
+        if self._since_snapshot >= self.snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY:
             self._since_snapshot = 0
             self.submit(TakeSnapshot())
 
@@ -124,12 +180,12 @@ class BufferHost(MachineHost[Request, TopicRecord]):
     def perform(self, effect: Effect) -> None:
         """The effects of a buffer."""
         if type(effect) is PublishMaxRead:
-            place = self.host.places[TOPIC]
+            place = self.places[TOPIC]
             self.published = max(self.published, min(effect.position, place.confirmed))
             self._noted = self.buffer.max_read_position
             if self._noted > self.published:
                 self._notes.append((place, place.applied, self._noted))
-            self._topic.log_moved()
+            self._watchers.tell(self.turn)
         elif type(effect) is CopyEntries:
             self._copies.append(effect)
             if self._copier is None:
@@ -159,33 +215,34 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         finally:
             self._copier = None
 
-    def verification_ended(self, txn_id: Any) -> None:
-        """Let sends go on that waited."""
-        self._topic.verification_ended()
+    def verified(self, request: Any, registered: bool) -> Request:
+        """The request with the coordinator's answer."""
+        return Verified(request, registered)
 
     # ---- recovery
 
-    def fold(self, machine: Machine[Request, TopicRecord], log: str, position: Position, data: bytes) -> None:
+    def fold(self, log: str, position: Position, data: bytes) -> None:
         """Entries of the topic are read by their headers, those of other logs by the buffer."""
         if log != TOPIC:
-            record = machine.decode(log, data)
-            machine.apply(log, position, record)
-            if log in DATA_LOGS:
-                self._topic.entry_applied(record.header)
+            record = self.machine.decode(log, data)
+            self.machine.apply(log, position, record)
+            if self._sequences is not None and log in DATA_LOGS:
+                self._sequences.note(record.header)
             return
         header = read_header(data)
         plain = header.txn_id is None and header.marker_type is None
-        machine.apply(TOPIC, position, PLAIN if plain else TopicRecord(header))
-        if header.marker_type is None:
-            self._topic.entry_applied(header)
+        self.machine.apply(TOPIC, position, PLAIN if plain else TopicRecord(header))
+        if self._sequences is not None and header.marker_type is None:
+            self._sequences.note(header)
 
     def _record(self, name: str, data: bytes) -> TopicRecord:
         return TopicRecord(read_header(data), data) if name == TOPIC else self.machine.decode(name, data)
 
     def snapshot_extra(self) -> bytes:
-        """The topic's own part."""
-        return self._topic.snapshot_state()
+        """State of deduplication, as bytes."""
+        return b"" if self._sequences is None else self._sequences.pack()
 
     def restore_extra(self, data: bytes) -> None:
-        """The topic's own part."""
-        self._topic.restore_state(data)
+        """The inverse."""
+        if self._sequences is not None:
+            self._sequences.unpack(data)

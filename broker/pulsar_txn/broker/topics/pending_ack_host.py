@@ -6,19 +6,22 @@ what comes after it waits, so that the order stays.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.hosts import MachineHost
+from pulsar_txn.broker.txn.hosts import MachineHost, News
 from pulsar_txn.ledger.hosting import Registration
 from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver
 from pulsar_txn.ledger.protocols import LedgerError, Log
 from pulsar_txn.rm_pending_ack.requests import CursorStored, PendingAck, Request, Verified
 
 from .dispatcher import Dispatcher
+
+_logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 512
 """Entries of one transaction that are acknowledged, or given back, in one turn."""
@@ -32,12 +35,12 @@ class PendingAckHost(MachineHost[Request, Any]):
         machine: PendingAck,
         log: Log,
         turn: Turn,
-        on_failed: Callable[[Exception], None],
+        on_news: News,
         *,
         dispatcher: Dispatcher,
         registration: Registration,
     ) -> None:
-        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed, registration=registration, verified=Verified)
+        super().__init__(machine, {machine.logs[0]: log}, turn, on_news, registration=registration)
         self.handle = machine
         self._dispatcher = dispatcher
         self._moves: deque[tuple[int, int]] = deque()
@@ -53,8 +56,24 @@ class PendingAckHost(MachineHost[Request, Any]):
         """True if a large transaction is still carried out."""
         return bool(self._large)
 
+    def verified(self, request: Any, registered: bool) -> Request:
+        """The request with the coordinator's answer."""
+        return Verified(request, registered)
+
     def perform(self, effect: Effect) -> None:
-        """Move the cursor, or deliver again."""
+        """Move the cursor, or deliver again: at the end of the turn, in order with the answers, for these are noted as well."""
+        self.turn.answer(self._perform, effect, None, "")
+
+    def _perform(self, effect: Effect, _error: None, _message: str) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._settle(effect)
+        except Exception as error:
+            _logger.exception("effects of %r could not be carried out", self.machine)
+            self.fail(error)
+
+    def _settle(self, effect: Effect) -> None:
         if type(effect) is MoveCursor:
             if self._large or len(effect.individual) > AT_ONCE:
                 self._divide(self._move(effect))

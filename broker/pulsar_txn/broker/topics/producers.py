@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.ledger.protocols import LedgerError
@@ -65,30 +65,43 @@ class PublishedTopic(Protocol):
         """A SEND of the producer; its owner gets the answer."""
 
 
+Send: TypeAlias = tuple[int, int | None, bool, TxnId | None, bytes]
+"""Sequence id, highest one, whether it is a chunk, transaction, entry: the arguments of `PublishedTopic.publish`."""
+
+
 class Producer:
     """One producer of one connection.
 
-    `refuses_gaps`: it wants its sequence ids to have no gaps. `held`: its sends that wait for a verification, in order;
-    `pending`: how many of its sends are not answered.
+    `refuses_gaps`: it wants its sequence ids to have no gaps. `is_waiting`: one of its sends waits for a verification, and its
+    later sends wait behind it.
     """
 
     __slots__ = (
+        "_held",
+        "_unanswered",
         "encrypted",
         "epoch",
-        "held",
+        "is_waiting",
         "mode",
         "name",
         "owner",
-        "pending",
         "producer_id",
         "refuses_gaps",
         "topic",
         "topic_epoch",
-        "waiting_for",
     )
 
     def __init__(
-        self, owner: ProducerOwner, producer_id: int, name: str, topic: PublishedTopic, mode: AccessMode, epoch: int = 0
+        self,
+        owner: ProducerOwner,
+        producer_id: int,
+        name: str,
+        topic: PublishedTopic,
+        mode: AccessMode,
+        epoch: int = 0,
+        *,
+        encrypted: bool = False,
+        refuses_gaps: bool = False,
     ) -> None:
         self.owner = owner
         self.producer_id = producer_id
@@ -96,12 +109,45 @@ class Producer:
         self.topic = topic
         self.mode = mode
         self.epoch = epoch
-        self.encrypted = False
-        self.refuses_gaps = False
+        self.encrypted = encrypted
+        self.refuses_gaps = refuses_gaps
         self.topic_epoch: int | None = None
-        self.pending = 0
-        self.held: deque[tuple[Any, ...]] = deque()
-        self.waiting_for: object | None = None
+        self.is_waiting = False
+        self._unanswered = 0
+        self._held: deque[Send] = deque()
+
+    def begin_send(self) -> None:
+        """A SEND came, which is to be answered."""
+        self._unanswered += 1
+
+    def end_send(self) -> bool:
+        """A SEND is answered. False: the producer was closed meanwhile, and with it all that it had sent."""
+        if not self._unanswered:
+            return False
+        self._unanswered -= 1
+        return True
+
+    def close(self) -> int:
+        """Drop the sends that wait; returns how many of its sends are not answered."""
+        unanswered, self._unanswered = self._unanswered, 0
+        self._held.clear()
+        return unanswered
+
+    def wait(self) -> None:
+        """The SEND that came last waits for a verification."""
+        self.is_waiting = True
+
+    def hold(self, send: Send) -> None:
+        """Keep a SEND that came behind one that waits."""
+        self._held.append(send)
+
+    def go_on(self) -> None:
+        """Nothing waits any more but what is held: see `next_held`."""
+        self.is_waiting = False
+
+    def next_held(self) -> Send | None:
+        """Take the next SEND that was held; None when there is none, or the last one that was taken waits itself."""
+        return None if self.is_waiting or not self._held else self._held.popleft()
 
 
 Ready: TypeAlias = "Callable[[Refusal | None], None]"

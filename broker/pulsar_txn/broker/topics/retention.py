@@ -18,8 +18,9 @@ from pulsar_txn.wire.ids import EARLIEST, Position
 class Retention:
     """The cuts of one topic, oldest first: (last entry before the cut, when it was made, bytes between it and the last one)."""
 
-    def __init__(self, log: Log, config: BrokerConfig) -> None:
+    def __init__(self, log: Log, config: BrokerConfig, clock: Clock) -> None:
         self._log = log
+        self._clock = clock
         self._max_entries = config.managed_ledger_max_entries_per_ledger
         self._max_bytes = config.managed_ledger_max_size_per_ledger_mbytes << 20
         self._max_age_ms = config.managed_ledger_max_ledger_rollover_time_minutes * 60_000
@@ -36,12 +37,12 @@ class Retention:
         """A topic that is opened starts with a cut, as Pulsar starts a ledger."""
         self._cut(now_ms)
 
-    def log_moved(self, clock: Clock) -> None:
-        """Called per commit group; looks at the log every 256 times only."""
+    def log_moved(self, *_: object) -> None:
+        """See `LogWatcher`; looks at the log every 256 times only."""
         self._countdown -= 1
         if self._countdown <= 0:
             self._countdown = 256
-            self._cut_if_due(clock.now_ms())
+            self._cut_if_due(self._clock.now_ms())
 
     def _cut_if_due(self, now_ms: int) -> None:
         stats = self._log.stats()

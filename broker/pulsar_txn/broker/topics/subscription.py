@@ -39,6 +39,7 @@ from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import AckKey, Participant, Position, TxnAction, TxnId
 
 from .ack_reader import AckReader, ColdEntries
+from .buffer_host import LogWatchers
 from .cold_acks import ColdAcks
 from .context import TopicContext
 from .dispatcher import Dispatcher
@@ -56,26 +57,6 @@ _FIRST_RETRY_SECONDS: Final = 1.0
 _LAST_RETRY_SECONDS: Final = 60.0
 
 
-class Listeners:
-    """Subscriptions that want to hear when their topic's log moves, for as long as they are attentive."""
-
-    __slots__ = ("_listeners",)
-
-    def __init__(self) -> None:
-        self._listeners: dict[Subscription, None] = {}
-
-    def add(self, subscription: Subscription) -> None:
-        """Tell this one as well. The others cost nothing."""
-        self._listeners[subscription] = None
-
-    def log_moved(self) -> None:
-        """A commit group is durable: receipts of acknowledgements, and dispatchers."""
-        listeners = self._listeners
-        for each in list(listeners):
-            if not each.log_moved():
-                del listeners[each]
-
-
 class Subscription:
     """One subscription of one topic. Not durable ones live as long as their consumers.
 
@@ -85,7 +66,7 @@ class Subscription:
     def __init__(
         self,
         topic: TopicContext,
-        listeners: Listeners,
+        watchers: LogWatchers,
         name: str,
         cursor: Cursor,
         rules: TopicRules,
@@ -102,7 +83,7 @@ class Subscription:
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}  # since the start, for metrics
         self.pending_ack: PendingAck | None = None
         self._topic = topic
-        self._listeners = listeners
+        self._watchers = watchers
         self._on_failed = on_failed
         self.reader = AckReader(topic.log, cursor, topic.config.max_ack_state_bytes_per_subscription)
         self._cold = ColdAcks(self.reader)
@@ -168,7 +149,7 @@ class Subscription:
             self.dispatcher.use(self._new_machine(kind, sticky))
         self.dispatcher.add(consumer)
         consumer.join(self, PositionNotes(self.cursor.is_deleted))  # no circle: a consumer that goes is freed at once
-        self._listeners.add(self)
+        self._watchers.add(self)
 
     def _new_machine(self, kind: int, sticky: bool) -> Dispatch:
         start, config = self.dispatcher.read_position, self._topic.config
@@ -265,10 +246,10 @@ class Subscription:
             answer(None, None, "")
         else:
             self._receipts.append((ticket, answer))
-            self._listeners.add(self)
+            self._watchers.add(self)
 
-    def log_moved(self) -> bool:
-        """A commit group of the topic's log is durable; there may be more to deliver. True: tell the next one as well."""
+    def log_moved(self, *_: object) -> None:
+        """A commit group of the topic's log is durable: there may be more to deliver. Who waits for nothing hears no more."""
         if self._receipts:
             self._give_receipts()
         if self.host is not None:
@@ -276,8 +257,8 @@ class Subscription:
         dispatcher = self.dispatcher
         if dispatcher.machine.consumers:
             dispatcher.wake()
-            return True
-        return self.host is not None or bool(self._receipts)
+        elif self.host is None and not self._receipts:
+            self._watchers.discard(self)
 
     def _give_receipts(self) -> None:
         receipts, stored = self._receipts, self.cursor.confirmed_ticket
@@ -470,7 +451,9 @@ class Subscription:
             self._topic.turn,
             self._pending_ack_failed,
             dispatcher=self.dispatcher,
-            registration=RegistrationOf(self._topic.registrations, Participant(str(self._topic.name), self.name)),
+            registration=RegistrationOf(
+                self._topic.registrations, Participant(str(self._topic.name), self.name), self._topic.turn
+            ),
         )
         try:
             self._use(machine)
@@ -480,7 +463,7 @@ class Subscription:
             await log.close()
             raise
         self.host = host
-        self._listeners.add(self)
+        self._watchers.add(self)
         held, self._held = self._held, []
         for request in held:
             host.submit(request, reserve=True)
@@ -511,10 +494,11 @@ class Subscription:
         self.failure = error
         self.disconnect_all()
 
-    def _pending_ack_failed(self, error: Exception) -> None:
-        self._failed, self.host = self.host, None
+    def _pending_ack_failed(self, host: PendingAckHost, _error: None, _message: str) -> None:
+        self._failed, self.host = host, None
         self._use(None)
-        self._on_failed(error)
+        if host.failure is not None:
+            self._on_failed(host.failure)
 
     async def close(self) -> None:
         """Close the handle; the cursor goes with the topic's log. What comes later is refused."""

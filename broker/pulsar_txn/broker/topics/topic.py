@@ -8,11 +8,12 @@ its later sends wait as well, and refusals travel in the order of receipts.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
+
+import attrs
 
 from pulsar_txn.broker.base.limits import MAX_BATCH_SIZE, LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
@@ -21,9 +22,9 @@ from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
-from pulsar_txn.ledger.hosting import Answer
+from pulsar_txn.ledger.hosting import Answer, Receipt
 from pulsar_txn.ledger.machine import Reply
-from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
+from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore
 from pulsar_txn.rm_producer.publishing import REPEATED
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
@@ -31,107 +32,62 @@ from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
 from pulsar_txn.wire.topics import MAX_SUBSCRIPTION_BYTES, TopicName
 
-from .buffer_host import SNAPSHOT_AFTER, TOPIC, BufferHost
+from .buffer_host import SNAPSHOT_AFTER, TOPIC, BufferHost, LogWatchers, Sequences
 from .compaction import RUNNING, Compaction
 from .context import PendingAckLogs, TopicContext
 from .cursors import MemoryCursor
 from .producers import Producer, ProducerSet
 from .retention import Retention
-from .subscription import Listeners, Subscription
+from .subscription import Subscription
 
 _logger = logging.getLogger(__name__)
 
 
-class Sequences:
-    """Highest sequence id of each producer name, the `limit` names that published last.
-
-    Changed only by `note`, with the header of every data entry that is appended or folded in recovery.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._highest: OrderedDict[str, int] = OrderedDict()
-
-    def note(self, header: EntryHeader) -> None:
-        """An entry is in the log."""
-        name = header.producer_name
-        highest = self._highest
-        sequence_id = max(header.highest_sequence_id, header.sequence_id)
-        if sequence_id > highest.get(name, -1):
-            highest[name] = sequence_id
-        if name in highest:
-            highest.move_to_end(name)
-        if len(highest) > self._limit:
-            highest.popitem(last=False)
-
-    def is_duplicate(self, header: EntryHeader, *, is_chunk: bool) -> bool:
-        """True if the entry is in the log already. Chunks of one message share a sequence id: only older ones are known."""
-        known = self._highest.get(header.producer_name, -1)
-        return header.sequence_id < known if is_chunk else header.sequence_id <= known
-
-    def missing(self, header: EntryHeader) -> int | None:
-        """The sequence id that should have come before this entry; None when there is no gap, or its producer is not known."""
-        known = self._highest.get(header.producer_name)
-        return None if known is None or header.sequence_id <= known + 1 else known + 1
-
-    def last(self, name: str) -> int:
-        """The highest sequence id of a producer name, -1 when it is not known."""
-        return self._highest.get(name, -1)
-
-    def pack(self) -> bytes:
-        """For `unpack`."""
-        return json.dumps(list(self._highest.items())).encode()
-
-    def unpack(self, data: bytes) -> None:
-        """Take over what `pack` gave."""
-        self._highest = OrderedDict((name, sequence_id) for name, sequence_id in json.loads(data or b"[]"))
-
-
-class TopicHome(Protocol):
-    """Broker, as far as a topic asks it."""
+@attrs.frozen
+class TopicServices:
+    """Parts of a broker that its topics use."""
 
     config: BrokerConfig
     turn: Turn
     catalog: Catalog
     store: LogStore
-
     registrations: Registrations
     pending_acks: PendingAckLogs
 
-    def storage_failed(self, error: Exception) -> None:
-        """The store is dead."""
-
-    def topic_failed(self, topic: Topic, error: Exception) -> None:
-        """The topic's state is not to be believed: forget it; it is opened again when somebody asks."""
-
 
 class Topic:
-    """One persistent topic or partition. `open()` first."""
+    """One persistent topic or partition. `open()` first.
 
-    def __init__(self, home: TopicHome, name: TopicName, log: Log) -> None:
-        self.home = home
+    `on_failed` is called when its state is not to be believed: forget it; it is opened again when somebody asks.
+    """
+
+    def __init__(
+        self, services: TopicServices, name: TopicName, log: Log, on_failed: Callable[[Topic, Exception], None]
+    ) -> None:
+        config, catalog = services.config, services.catalog
         self.name = name
         self.log = log
-        self.config = home.config
-        self.turn = home.turn
-        self.rules = TopicRules.of(home.config, {})
+        self.config = config
+        self.turn = services.turn
+        self.rules = TopicRules.of(config, {})
         self.serving = False
         self.subscriptions: dict[str, Subscription] = {}
         self._arriving: dict[str, asyncio.Task[Subscription]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
-        self.retention = Retention(log, home.config)
+        self.sequences = Sequences(config.broker_deduplication_max_number_of_producers)
+        self.retention = Retention(log, config, self.turn.clock)
         self.idle_sweeps = 0  # since somebody used it
         self.messages_in = 0
         self.bytes_in = 0
-        self._held_up: dict[Producer, None] = {}  # by a verification
-        self._listeners = Listeners()
-        self._deduplicates = home.config.broker_deduplication_enabled
-        catalog = home.catalog
+        self._services = services
+        self._on_failed = on_failed
+        self._watchers = LogWatchers()
+        self._watchers.add(self.retention)
+        self._deduplicates = config.broker_deduplication_enabled
         self.producers = ProducerSet(
             str(name),
-            home.config.max_producers_per_topic,
-            home.config.max_waiting_producers_per_topic,
+            config.max_producers_per_topic,
+            config.max_waiting_producers_per_topic,
             partial(catalog.topic_epoch, name),
             partial(catalog.set_topic_epoch, name),
         )
@@ -142,16 +98,20 @@ class Topic:
 
     async def open(self, buffer: TransactionBuffer, role_logs: dict[str, Log]) -> None:
         """Recover the buffer and the subscriptions. Raises LedgerError, WireError."""
+        services, deduplicates = self._services, self._deduplicates
+        interval = self.config.broker_deduplication_entries_interval
         self.buffer = buffer
         self.host = BufferHost(
             buffer,
             {TOPIC: self.log, **role_logs},
             self.turn,
-            self._failed,
-            topic=self,
-            registration=RegistrationOf(self.home.registrations, Participant(str(self.name))),
+            self._host_failed,
+            watchers=self._watchers,
+            registration=RegistrationOf(services.registrations, Participant(str(self.name)), self.turn),
+            sequences=self.sequences if deduplicates else None,
+            snapshot_after=min(SNAPSHOT_AFTER, interval) if deduplicates else SNAPSHOT_AFTER,
         )
-        self.compaction = Compaction(self.name, self.log, self.host, self.turn, self.home.store)
+        self.compaction = Compaction(self.name, self.log, self.host, self.turn, services.store)
         self.context = TopicContext(
             self.name,
             self.log,
@@ -159,11 +119,9 @@ class Topic:
             self.turn,
             self.config,
             self.compaction,
-            self.home.registrations,
-            self.home.pending_acks,
+            services.registrations,
+            services.pending_acks,
         )
-        if self._deduplicates:
-            self.host.snapshot_after = min(SNAPSHOT_AFTER, self.config.broker_deduplication_entries_interval)
         await self.host.recover()
         try:
             await self.compaction.open()
@@ -185,7 +143,7 @@ class Topic:
             await subscription.recover_pending_ack()
 
     def _subscription(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
-        return Subscription(self.context, self._listeners, name, cursor, self.rules, self._log_failed, durable=durable)
+        return Subscription(self.context, self._watchers, name, cursor, self.rules, self.host.fail, durable=durable)
 
     @property
     def deduplicates(self) -> bool:
@@ -208,8 +166,8 @@ class Topic:
         self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes
     ) -> None:
         """A SEND. It is answered through the producer's owner, in order."""
-        if producer.waiting_for is not None:
-            producer.held.append((sequence_id, highest, is_chunk, txn_id, entry))
+        if producer.is_waiting:
+            producer.hold((sequence_id, highest, is_chunk, txn_id, entry))
             return
         try:
             header = read_header(entry, verify=True)
@@ -250,19 +208,19 @@ class Topic:
     def _is_next(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, is_chunk: bool) -> bool:
         """True if deduplication lets a message pass; one that it does not is answered."""
         if self.sequences.is_duplicate(header, is_chunk=is_chunk):
-            self.host.release_at_tail((Reply(partial(self._answer_send, producer, sequence_id, highest), REPEATED),))
+            self.host.release_at_tail((Reply(partial(_answer_send, producer, sequence_id, highest), REPEATED),))
             return False
         missing = self.sequences.missing(header) if producer.refuses_gaps else None
         if missing is None:
             return True
         text = f"sequence id {header.sequence_id} of producer {header.producer_name!r} comes before {missing} was stored"
-        answer = partial(self._answer_send, producer, sequence_id, 0)
+        answer = partial(_answer_send, producer, sequence_id, 0)
         self.host.release_at_tail((Reply(answer, missing, ServerError.NotAllowedError, f"{text}; send {missing} first"),))
         return False
 
     def _append_plain(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes) -> None:
         try:
-            self.host.publish(entry, header, (producer, sequence_id, highest))
+            self.host.publish_plain(entry, header, (_give_receipt, producer, sequence_id, highest))
         except (DiskFull, EntryTooLarge) as error:
             self._refuse(producer, sequence_id, ServerError.PersistenceError, str(error))
         except LedgerError as error:
@@ -280,32 +238,20 @@ class Topic:
                 return
             header = read_header(entry)
         host = self.host
-        host.submit(Publish(partial(self._answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
+        host.submit(Publish(partial(_answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
         if txn_id in host.verifying:
-            producer.waiting_for = txn_id
-            self._held_up[producer] = None
+            producer.wait()
+            host.when_verified(txn_id, partial(self._go_on, producer))
 
-    def _answer_send(
-        self, producer: Producer, sequence_id: int, highest: int, value: Any, error: ServerError | None, message: str
-    ) -> None:
-        if error is None:
-            producer.owner.producer_receipt(producer, sequence_id, highest, value)
-        else:
-            producer.owner.producer_refused(producer, sequence_id, error, message, value)
+    def _go_on(self, producer: Producer, _value: object, _error: object, _message: str) -> None:
+        """The verification has ended: sends that waited for it go on in their order, until one of them waits again."""
+        producer.go_on()
+        while (held := producer.next_held()) is not None:
+            self.publish(producer, *held)
 
     def _refuse(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
-        answer = partial(self._answer_send, producer, sequence_id, 0)
+        answer = partial(_answer_send, producer, sequence_id, 0)
         self.host.release_at_tail((Reply(answer, None, error, message),))
-
-    def verification_ended(self) -> None:
-        """Sends that waited for a verification go on, in their order."""
-        for producer in list(self._held_up):
-            if producer.waiting_for not in self.host.verifying:
-                producer.waiting_for = None
-                del self._held_up[producer]
-                while producer.held and producer.waiting_for is None:
-                    sequence_id, highest, is_chunk, txn_id, entry = producer.held.popleft()
-                    self.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
 
     def last_sequence_id(self, producer_name: str) -> int:
         """Return where a producer of this name goes on: the highest sequence id that is known of it; -1: it begins.
@@ -313,31 +259,6 @@ class Topic:
         Without deduplication only what it has in open transactions is known.
         """
         return max(self.sequences.last(producer_name), self.buffer.last_sequence_id(producer_name))
-
-    def receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
-        """A plain publish is durable."""
-        producer.owner.producer_receipt(producer, sequence_id, highest_sequence_id, position)
-
-    # ---- what the buffer's host tells
-
-    def entry_applied(self, header: EntryHeader) -> None:
-        """A data entry was appended, or folded in recovery."""
-        if self._deduplicates:
-            self.sequences.note(header)
-
-    def log_moved(self) -> None:
-        """A commit group is durable: receipts of acknowledgements, and dispatchers."""
-        self.retention.log_moved(self.turn.clock)
-        self._listeners.log_moved()
-
-    def snapshot_state(self) -> bytes:
-        """The deduplication state."""
-        return self.sequences.pack() if self._deduplicates else b""
-
-    def restore_state(self, data: bytes) -> None:
-        """The inverse."""
-        if self._deduplicates:
-            self.sequences.unpack(data)
 
     # ---- policies
 
@@ -414,7 +335,7 @@ class Topic:
         await subscription.close()
         if subscription.durable:
             await self.log.delete_cursor(subscription.name)
-        await self.home.pending_acks.delete(self.name, subscription.name, durable=subscription.durable)
+        await self._services.pending_acks.delete(self.name, subscription.name, durable=subscription.durable)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer is gone, and with the last one a subscription that is not durable."""
@@ -455,14 +376,14 @@ class Topic:
             self.drop_if_unused(name)
         if self.serving and self.retention.is_due(self.turn.clock.now_ms(), self._acknowledged()):
             # What the buffer and deduplication know from the entries that go must be in a snapshot first.
-            self.host.snapshots.take(TOPIC, self._trim)
+            self.host.take_snapshot(TOPIC, self._trim)
 
     def _acknowledged(self) -> Position:
         marks = [each.cursor.mark_delete for each in self.subscriptions.values() if each.durable]
         needed_from = self.compaction.needed_from
         return min([self.published, *marks, *([] if needed_from is None else [needed_from])])
 
-    def _trim(self) -> None:
+    def _trim(self, _value: object, _error: object, _message: str) -> None:
         before = self.retention.trim(self.turn.clock.now_ms(), self._acknowledged())
         if before is not None:
             self._forget(before)
@@ -472,24 +393,16 @@ class Topic:
         if self.serving and self.buffer.topic_trimmed(before):
             self.turn.runtime.call_soon(self._forget, before)
 
-    def _log_failed(self, error: Exception) -> None:
-        """A redo log failed: everybody reconnects, and the topic is recovered when they do; unless all of the store failed."""
-        if isinstance(error, StorageFailed):
-            self.home.storage_failed(error)
-        else:
-            self.host.fail(error)
-
     def _stop(self) -> None:
         """Nothing more goes out."""
         self.serving = False
         for subscription in self.subscriptions.values():
             subscription.dispatcher.close()
 
-    def _failed(self, error: Exception) -> None:
+    def _host_failed(self, host: BufferHost, _error: None, _message: str) -> None:
         self._stop()
-        if isinstance(error, StorageFailed):
-            self.home.storage_failed(error)
-        self.home.topic_failed(self, error)
+        if host.failure is not None:
+            self._on_failed(self, host.failure)
 
     def disconnect_all(self) -> None:
         """Close all producers and consumers; their clients connect again."""
@@ -512,6 +425,21 @@ class Topic:
             except LedgerError as error:
                 _logger.warning("topic %s was not closed cleanly, its next load recovers it: %s", self.name, error)
         await asyncio.gather(*(log.close() for log in self.host.logs.values()), return_exceptions=True)
+
+
+def _give_receipt(receipt: Receipt, position: Position, _message: str) -> None:
+    """A plain publish is durable."""
+    _, producer, sequence_id, highest = receipt
+    producer.owner.producer_receipt(producer, sequence_id, highest, position)
+
+
+def _answer_send(
+    producer: Producer, sequence_id: int, highest: int, value: Any, error: ServerError | None, message: str
+) -> None:
+    if error is None:
+        producer.owner.producer_receipt(producer, sequence_id, highest, value)
+    else:
+        producer.owner.producer_refused(producer, sequence_id, error, message, value)
 
 
 def make_marker(turn: Turn, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:

@@ -16,6 +16,7 @@ connection has ended. It is asked at most `_ROOM_OF_OLD` at once, which is what 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import attrs
@@ -23,8 +24,11 @@ import attrs
 from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import AskProducer, TellGroup
+from pulsar_txn.tc.requests import CheckBegun, CheckReturned, GroupJoined, GroupLeft
 from pulsar_txn.tc.timed import Timed
 from pulsar_txn.wire.ids import TxnId, coordinator_of
+
+from .coordinator_host import CoordinatorHost
 
 ASKED_PER_TURN: Final = 256
 MOST_ROOM: Final = 1_024
@@ -90,19 +94,6 @@ class Member(Protocol):
         """Send what was decided."""
 
 
-class Told(Protocol):
-    """Coordinator, as far as it is told."""
-
-    def group_lives(self, key: GroupKey, room: int | None) -> None:
-        """The members of a group take so many questions at once; None: there is none any more."""
-
-    def check_counts(self, txn_id: TxnId, group: str, principal: str | None) -> None:
-        """A member has begun to answer a question, as far as can be known."""
-
-    def check_returned(self, txn_id: TxnId) -> None:
-        """Return a question: nobody is at it any more."""
-
-
 class _Group:
     """`members`: each with the room that it gives. `ready`: those that may have some left, whoever is asked next first.
 
@@ -130,15 +121,15 @@ class _Group:
 
 
 class CheckGroups:
-    """All groups of one server. `told` is told what becomes of them and of questions.
+    """All groups of one server. Coordinators that are `serving` are told what becomes of them and of questions.
 
     `max_of_member`, `max_of_all`: how many groups one connection, and all together, may have joined. For metrics: `asked`,
     questions that have left, and `begun`, by coordinator; `answered`, what came back, by outcome, or `refused`.
     """
 
-    def __init__(self, turn: Turn, told: Told, max_of_member: int, max_of_all: int) -> None:
+    def __init__(self, turn: Turn, serving: Mapping[int, CoordinatorHost], max_of_member: int, max_of_all: int) -> None:
         self._turn = turn
-        self._told = told
+        self._serving = serving
         self._max_of_member = max_of_member
         self._max_of_all = max_of_all
         self._groups: dict[GroupKey, _Group] = {}
@@ -196,8 +187,8 @@ class CheckGroups:
             del seat.at[txn_id]
             self._patience.drop((member, txn_id))
             if is_gone and not seat.begins:
-                self._told.check_counts(txn_id, key.group, key.principal)
-            self._told.check_returned(txn_id)
+                self.counts(txn_id, key.group, key.principal)
+            self.returned(txn_id)
         del seat.keys[key]
         if not seat.keys:
             del member.seats[key.group]
@@ -283,13 +274,33 @@ class CheckGroups:
             for seat in member.seats.values():
                 if txn_id in seat.at:
                     self._frees(member, seat, txn_id)
-                    self._told.check_returned(txn_id)
+                    self.returned(txn_id)
                     break
         self._looks = bool(self._patience)
         if self._looks:
             self._turn.runtime.call_later(_LOOK_SECONDS, self._look)
 
     # ---- coordinators
+
+    def counts(self, txn_id: TxnId, group: str, principal: str | None) -> None:
+        """A member that does not say so has begun to answer a question, as far as can be known."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            host.submit(CheckBegun(_unheard, txn_id, group, principal), reserve=True)
+
+    def returned(self, txn_id: TxnId) -> None:
+        """Return a question: nobody is at it any more."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            host.submit_timed(CheckReturned(txn_id), reserve=True)
+
+    def _lives(self, key: GroupKey, room: int | None) -> None:
+        """The members of a group take so many questions at once; None: there is none any more."""
+        host = self._serving.get(key.tc_id)
+        if host is not None:
+            host.submit_timed(
+                GroupLeft(key.group, key.principal) if room is None else GroupJoined(key.group, key.principal, room)
+            )
 
     def opened(self, tc_id: int) -> None:
         """A coordinator serves, and knows nobody yet."""
@@ -304,7 +315,7 @@ class CheckGroups:
         key = GroupKey(tc_id, question.principal, question.group)
         group = self._groups.get(key)
         if group is None:
-            self._told.check_returned(question.txn_id)  # the last member has left at this moment
+            self.returned(question.txn_id)  # the last member has left at this moment
             return
         group.questions[question.txn_id] = question
         self._kept[question.txn_id] = key
@@ -381,12 +392,12 @@ class CheckGroups:
         room = group.room if group.members else None
         if room is None:
             for txn_id in group.questions:
-                self._told.check_returned(txn_id)
+                self.returned(txn_id)
             self._void(group)
             del self._groups[key]
         if room != group.told:
             group.told = room
-            self._told.group_lives(key, room)
+            self._lives(key, room)
 
     def _send(self, key: GroupKey, txn_id: TxnId) -> int:
         """Bytes that were sent."""
@@ -411,6 +422,10 @@ class CheckGroups:
             self._turn.runtime.call_later(_LOOK_SECONDS, self._look)
         member.ask(question, seat.begins)
         return len(question.data)
+
+
+def _unheard(_value: object, _error: object, _message: str) -> None:
+    """Do nothing: nobody waits for it."""
 
 
 class CheckKeys(Protocol):

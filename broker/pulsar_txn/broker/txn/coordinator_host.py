@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import AskProducer, Effect, Machine, TellGroup, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import LeasedLog, Log
 from pulsar_txn.tc.causes import Cause, cause_of
-from pulsar_txn.tc.requests import Coordinator, IsRegistered, ParticipantsDone, Request
+from pulsar_txn.tc.requests import AddParticipants, Coordinator, IsRegistered, ParticipantsDone, Request
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId, coordinator_of
 
-from .hosts import MachineHost
-from .participants import Participants
+from .hosts import MachineHost, News
 
 _logger = logging.getLogger(__name__)
 
@@ -62,10 +61,9 @@ class Seldom:
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
-    `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
-    metrics. `on_notices` is called at the end of a turn in which there are notices, and takes them. `unanswered` counts
-    transactions that were ended because nobody of their check group knew; `decided`, what became of those with a check group
-    that neither a client nor the group has decided, and by what.
+    What it has for its owner waits until that takes it: participants that are to be told, notices, and that something `is_due`.
+    `ended` counts since the start, for metrics. `unanswered` counts transactions that were ended because nobody of their check
+    group knew; `decided`, what became of those with a check group that neither a client nor the group has decided, and by what.
     """
 
     def __init__(
@@ -73,24 +71,17 @@ class CoordinatorHost(MachineHost[Request, Any]):
         machine: Coordinator,
         log: Log,
         turn: Turn,
-        participants: Participants,
-        on_failed: Callable[[Exception], None],
-        on_notices: Callable[[CoordinatorHost], None],
-        before_due: Callable[[], None] | None = None,
+        on_news: News,
     ) -> None:
-        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
+        super().__init__(machine, {machine.logs[0]: log}, turn, on_news)
         self.coordinator = machine
-        self._before_due = before_due
-        self._participants = participants
+        self.is_due = False
         self._untold: dict[TxnId, int] = {}
-        self.registered_at: dict[TxnId, Position] = {}
+        self._registered_at: dict[TxnId, Position] = {}
         self._to_tell: deque[TellParticipant] = deque()
-        self._may_tell = _TOLD_PER_TURN
-        self._told_at = 0
-        self._tells_later = False
+        self._has_news = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
         self._notices: list[Notice] = []
-        self._on_notices = on_notices
         self.unanswered = 0
         self.decided: Counter[tuple[str, str]] = Counter()
         self._warnings = Seldom(turn.runtime.monotonic)
@@ -103,7 +94,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
     @property
     def is_fresh(self) -> bool:
         """True if what is in memory is the newest: no other process can have taken the log over."""
-        log: object = self.host.main.log
+        log: object = self.main.log
         return not isinstance(log, LeasedLog) or log.fresh
 
     # ---- time
@@ -113,12 +104,16 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self.looks = False
         super().look()
 
-    def expire(self) -> None:
-        """Look again after this: the timer is gone."""
+    def expire_soon(self) -> None:
+        """Let the owner call `expire`."""
+        self.is_due = True
+        self._announce()
+
+    def expire(self) -> bool:
+        """Carry out what is due, and look again after this: the timer is gone."""
+        self.is_due = False
         self.looks = True
-        if self._before_due is not None:
-            self._before_due()
-        super().expire()
+        return super().expire()
 
     def lapsed(self, records: Sequence[tuple[str, Any]]) -> int:
         """Transactions that their timeout has ended; a plug-in's records may not say why."""
@@ -126,6 +121,27 @@ class CoordinatorHost(MachineHost[Request, Any]):
         return causes.count(Cause.TIMEOUT)
 
     # ---- requests
+
+    def submit_timed(self, request: Request, *, reserve: bool = False) -> None:
+        """Submit a request that may bring the deadline nearer: look at it when the turn ends."""
+        self.looks = True
+        self.submit(request, reserve=reserve)
+
+    def add(self, request: AddParticipants) -> None:
+        """Register participants, and note where in the log that is: see `knows`."""
+        before = self.appended
+        self.submit(request)
+        if self.appended != before:
+            self._registered_at[request.txn_id] = self.main.applied
+
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """True if the transaction is open with this participant, and the record of the registration is durable.
+
+        Nothing newer of that transaction is in the log then, or it would not be open.
+        """
+        if not self.coordinator.is_registered(txn_id, participant):
+            return False
+        return self._registered_at.get(txn_id, EARLIEST) <= self.main.confirmed
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Is the transaction open here, with this participant? None: the coordinator is not ready.
@@ -140,18 +156,18 @@ class CoordinatorHost(MachineHost[Request, Any]):
     # ---- effects
 
     def perform(self, effect: Effect) -> None:
-        """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
-        if type(effect) is not TellParticipant:
-            if type(effect) is AskProducer:
-                self._note(effect)
-            elif type(effect) is TellGroup:
-                self._decided(effect)
-            else:
-                super().perform(effect)
-            return
-        untold = self._untold
-        untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
-        self._to_tell.append(effect)
+        """Keep it for the owner, who tells participants and check groups."""
+        if type(effect) is TellParticipant:
+            untold = self._untold
+            untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
+            self._to_tell.append(effect)
+            self._announce()
+        elif type(effect) is AskProducer:
+            self._note(effect)
+        elif type(effect) is TellGroup:
+            self._decided(effect)
+        else:
+            super().perform(effect)
 
     def _decided(self, notice: TellGroup) -> None:
         """Neither a client nor its check group has decided: say so to the operator, and to the group."""
@@ -167,54 +183,48 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._note(notice)
 
     def _note(self, notice: Notice) -> None:
-        if not self._notices:
-            self.turn.defer(partial(self._on_notices, self))
         self._notices.append(notice)
+        self._announce()
+
+    def _announce(self) -> None:
+        if not self._has_news:
+            self._has_news = True
+            self.turn.answer(self._on_news, self, None, "")
 
     def take_notices(self) -> list[Notice]:
         """Take the news for the owner: questions to check groups, decisions without these, transactions that are over."""
+        self._has_news = False
         notices, self._notices = self._notices, []
         return notices
 
-    def performed(self) -> None:
-        """Tell participants: some at once, further ones in later turns of the loop."""
-        waiting, now_ms = self._to_tell, self.turn.now_ms
-        if now_ms != self._told_at:  # another turn
-            self._told_at, self._may_tell = now_ms, _TOLD_PER_TURN
-        while waiting and not self._tells_later:
-            if self._may_tell:
-                self._may_tell -= 1
-                self._participants.tell(waiting.popleft(), self._told)
-            else:
-                self._tells_later = True
-                self.turn.runtime.call_soon(self._tell_more)
-
-    def _tell_more(self) -> None:
-        waiting, spent = self._to_tell, self.turn.budget.is_spent
-        while waiting and self.failure is None and not spent():
-            self._participants.tell(waiting.popleft(), self._told)
-        if waiting and self.failure is None:
-            self.turn.runtime.call_soon(self._tell_more)
-        else:
-            self._tells_later = False
+    def take_to_tell(self) -> list[TellParticipant]:
+        """Take participants that are to be told: some at once, further ones in later turns of the loop."""
+        waiting = self._to_tell
+        if self.failure is not None:
+            waiting.clear()
+        taken = [waiting.popleft() for _ in range(min(len(waiting), _TOLD_PER_TURN))]
+        if waiting:
+            self.turn.runtime.call_soon(self._announce)
+        return taken
 
     def withdraw(self, txn_id: TxnId) -> None:
         """Whoever tells participants has told none of this transaction, and will not."""
         self._untold.pop(txn_id, None)
 
-    def _told(self, txn_id: TxnId) -> None:
+    def told(self, txn_id: TxnId) -> None:
+        """A participant holds the outcome durably."""
         left = self._untold[txn_id] - 1
         if left:
             self._untold[txn_id] = left
             return
         del self._untold[txn_id]
-        if self.host.ready:
+        if self.ready:
             self.submit(ParticipantsDone(txn_id), reserve=True)
 
     def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
         """Count it, and forget what was registered."""
         self.ended[action] += 1
-        self.registered_at.pop(txn_id, None)
+        self._registered_at.pop(txn_id, None)
         self._note(txn_id)
 
     def folded(self) -> None:
@@ -232,25 +242,61 @@ def _answer_registered(answer: Callable[[bool | None], None], value: Any, error:
     answer(None if error is not None else bool(value))
 
 
-MakeHost: TypeAlias = Callable[
-    [
-        int,
-        Coordinator,
-        Log,
-        Turn,
-        Participants,
-        Callable[[Exception], None],
-        Callable[[CoordinatorHost], None],
-        Callable[[], None] | None,
-    ],
-    CoordinatorHost,
-]
-"""The coordinator's number, and what `CoordinatorHost` is made of."""
+class ServingByLane(dict[int, CoordinatorHost]):
+    """Coordinators whose ids name a lane in `most`: each is found by any of its lanes, as well as by its own number."""
+
+    def get(self, most: int, default: Any = None) -> Any:
+        """The coordinator that gave out `most`."""
+        return super().get(coordinator_of(most), default)
 
 
-def plain_host(_tc_id: int, *parts: Any) -> CoordinatorHost:
-    """Make a host whose records nobody follows."""
-    return CoordinatorHost(*parts)
+class OwnRegistrations:
+    """Registrations at the coordinators of this server, as all participants ask for them."""
+
+    def __init__(self, serving: Mapping[int, CoordinatorHost]) -> None:
+        self._serving = serving
+        self._count = 0
+
+    def grow(self, count: int) -> None:
+        """There are so many coordinators now."""
+        self._count = count
+
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """See `CoordinatorHost.knows`."""
+        host = self._serving.get(txn_id.most)
+        return host is not None and host.knows(txn_id, participant)
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            host.ask(txn_id, participant, answer)
+        else:
+            answer(None if 0 <= coordinator_of(txn_id.most) < self._count else False)
+
+
+class CoordinatorKind(Protocol):
+    """The coordinators of one server: where they decide, what hosts them, and how participants hear of their decisions."""
+
+    def log_name(self, tc_id: int) -> str:
+        """The name of a coordinator's log."""
+
+    def make(self, tc_id: int, log: Log, on_news: News) -> CoordinatorHost:
+        """A host of a new machine, to be recovered from its open log."""
+
+    async def recovered(self, tc_id: int) -> None:
+        """Do what is to be done at the end of a recovery, before anybody is served. Raises."""
+
+    def before_due(self) -> None:
+        """Do what is to be done before a coordinator carries out what is due."""
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `Participants.tell`."""
+
+
+def coordinator_log_name(tc_id: int) -> str:
+    """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
+    return f"pulsar/system/persistent/__transaction_log_{tc_id}"
 
 
 class CoordinatorWatch(Protocol):
@@ -279,9 +325,11 @@ class CoordinatorWatch(Protocol):
 
 
 class WatchedCoordinatorHost(CoordinatorHost):
-    """See `CoordinatorHost`. `watch` is set before the recovery."""
+    """A host that tells a watch of each record."""
 
-    watch: CoordinatorWatch
+    def __init__(self, machine: Coordinator, log: Log, turn: Turn, on_news: News, watch: CoordinatorWatch) -> None:
+        super().__init__(machine, log, turn, on_news)
+        self.watch = watch
 
     def applied(self, log: str, position: Position, record: Any) -> None:
         """Tell the watch."""
@@ -293,12 +341,12 @@ class WatchedCoordinatorHost(CoordinatorHost):
     def confirmed(self) -> None:
         """Tell the watch."""
         if self.watch.is_sampling:
-            self.watch.confirmed(self.host.main.confirmed)
+            self.watch.confirmed(self.main.confirmed)
 
-    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
+    def fold(self, log: str, position: Position, data: bytes) -> None:
         """Apply one entry in recovery."""
-        record = machine.decode(log, data)
-        machine.apply(log, position, record)
+        record = self.machine.decode(log, data)
+        self.machine.apply(log, position, record)
         self.watch.applied(record)
 
     def snapshot_extra(self) -> bytes:
@@ -313,14 +361,3 @@ class WatchedCoordinatorHost(CoordinatorHost):
         """See `CoordinatorHost.folded`."""
         super().folded()
         self.watch.folded()
-
-
-def watched_by(watch: Callable[[int], CoordinatorWatch]) -> MakeHost:
-    """For `Coordinators`: each coordinator that is opened has a watch of its own."""
-
-    def make(tc_id: int, *parts: Any) -> CoordinatorHost:
-        host = WatchedCoordinatorHost(*parts)
-        host.watch = watch(tc_id)
-        return host
-
-    return make

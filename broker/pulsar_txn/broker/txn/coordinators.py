@@ -18,15 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
+
+import attrs
 
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Answer
-from pulsar_txn.ledger.machine import AskProducer
-from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore, SharedLogStore, StorageFailed
+from pulsar_txn.ledger.machine import AskProducer, TellParticipant
+from pulsar_txn.ledger.protocols import LeaseLost, Log, LogClosed, LogStore, SharedLogStore, StorageFailed
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.owners import Identity, Owner
 from pulsar_txn.tc.requests import (
@@ -35,12 +37,9 @@ from pulsar_txn.tc.requests import (
     CheckAnswered,
     CheckBegun,
     CheckOutcome,
-    CheckReturned,
     Coordinator,
     EndTxn,
     Goodbye,
-    GroupJoined,
-    GroupLeft,
     NewTxn,
     PrepareTxn,
     Renew,
@@ -49,10 +48,11 @@ from pulsar_txn.tc.requests import (
     Vanished,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId, coordinator_of
 
-from .check_groups import CheckGroups, GroupKey, check_options
-from .coordinator_host import CoordinatorHost, MakeHost, plain_host
+from .check_groups import CheckGroups, check_options
+from .coordinator_host import CoordinatorHost, CoordinatorKind, OwnRegistrations, coordinator_log_name
+from .hosts import News
 from .participants import Participants
 
 _logger = logging.getLogger(__name__)
@@ -66,132 +66,11 @@ _LEASE_SECONDS: Final = 0.1
 _BESIDE_OTHERS: Final = 16
 """Transactions of lost connections that are aborted in one turn, while other long work waits."""
 
-Abort: TypeAlias = Callable[[TxnId, Owner], bool]
-"""Abort what is open of it; False while its coordinator does not serve."""
-
 WAITS_SECONDS: Final = 60.0
 _LONG_WAITS: Final = (
     ("prepared", "prepared_since_ms", "whoever has its token, its check group or an operator has to commit or abort it"),
     ("parked", "parked_since_ms", "nobody knew its outcome; an operator has to commit, abort or resume it"),
 )
-
-
-def coordinator_log_name(tc_id: int) -> str:
-    """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
-    return f"pulsar/system/persistent/__transaction_log_{tc_id}"
-
-
-class CoordinatorStarter:
-    """Opens the logs of coordinators until it is closed.
-
-    `prepare(tc_id)` gives what makes a host of an open log; `serve(tc_id, host)` is called when the host has read it.
-    """
-
-    def __init__(
-        self,
-        store: LogStore,
-        turn: Turn,
-        prepare: Callable[[int], Callable[[Log], CoordinatorHost]],
-        serve: Callable[[int, CoordinatorHost], None],
-        on_storage_failed: Callable[[Exception], None],
-        log_name: Callable[[int], str] = coordinator_log_name,
-    ) -> None:
-        self._store = store
-        self._shared = store if isinstance(store, SharedLogStore) else None
-        self._turn = turn
-        self._prepare = prepare
-        self._serve = serve
-        self._on_storage_failed = on_storage_failed
-        self._log_name = log_name
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._waiting: set[int] = set()
-        self._delays: dict[int, float] = {}
-        self._failed: dict[int, CoordinatorHost] = {}
-        self._closed = False
-
-    @property
-    def is_shared(self) -> bool:
-        """True if other processes may lead what this one does not."""
-        return self._shared is not None
-
-    def waits(self, tc_id: int) -> bool:
-        """True if another process may lead the coordinator: this one does not."""
-        return tc_id in self._waiting
-
-    def leader(self, tc_id: int) -> str | None:
-        """Address of the process that leads a coordinator for which this one waits; None when nobody is known."""
-        leader = None if self._shared is None else self._shared.leader_of(self._log_name(tc_id))
-        return None if self._shared is None or leader == self._shared.advertised else leader
-
-    def start(self, tc_id: int) -> None:
-        """Open the log of a coordinator."""
-        if not self._closed:
-            if self._shared is not None:
-                self._waiting.add(tc_id)
-            self._tasks[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
-
-    def failed(self, tc_id: int, host: CoordinatorHost | None, error: Exception) -> None:
-        """The coordinator's log has failed: close it, and open it again."""
-        if host is not None:
-            self._failed[tc_id] = host
-        if isinstance(error, StorageFailed):
-            self._on_storage_failed(error)
-        else:
-            self._again(tc_id, error)
-
-    async def opened(self, tc_id: int) -> None:
-        """Wait until the coordinator is there, or has to be opened again; not for its lease."""
-        task = self._tasks.get(tc_id)
-        if task is not None and tc_id not in self._waiting:
-            await asyncio.wait([task])
-
-    async def all_opened(self) -> None:
-        """Wait until each coordinator is there, or has to be opened again."""
-        await asyncio.gather(*(asyncio.shield(task) for task in list(self._tasks.values())), return_exceptions=True)
-
-    async def close(self) -> None:
-        """Open nothing more."""
-        self._closed = True
-        for task in list(self._tasks.values()):
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    async def _open(self, tc_id: int) -> None:
-        failed = self._failed.pop(tc_id, None)
-        if failed is not None:
-            await failed.release()
-        try:
-            make = self._prepare(tc_id)
-            log = await self._store.open(self._log_name(tc_id))
-            self._waiting.discard(tc_id)
-            host = make(log)
-            await host.recover()
-            self._serve(tc_id, host)
-        except StorageFailed as error:
-            self._on_storage_failed(error)
-        except LeaseLost as error:
-            self._again(tc_id, error)
-        except Exception as error:
-            _logger.exception("coordinator %d failed to open and is opened again", tc_id)
-            self._again(tc_id, error)
-        else:
-            self._tasks.pop(tc_id, None)
-            self._delays.pop(tc_id, None)
-
-    def _again(self, tc_id: int, error: Exception) -> None:
-        if self._closed:
-            return
-        if self._shared is not None:
-            self._waiting.add(tc_id)  # whoever asks is not to wait for what may take long
-        if isinstance(error, LeaseLost):
-            _logger.warning("coordinator %d waits for its lease: %s", tc_id, error)
-            self._turn.runtime.call_later(_LEASE_SECONDS, self.start, tc_id)
-            return
-        delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
-        longest = _LAST_REOPEN_SECONDS if self._shared is None else _LAST_SHARED_REOPEN_SECONDS
-        self._delays[tc_id] = min(2 * delay, longest)
-        _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
-        self._turn.runtime.call_later(delay, self.start, tc_id)
 
 
 class Bound:
@@ -208,9 +87,9 @@ class Bound:
 class BoundTransactions:
     """Those of one server. There are never more than transactions that take room in its coordinators."""
 
-    def __init__(self, turn: Turn, abort: Abort) -> None:
+    def __init__(self, turn: Turn, serving: Mapping[int, CoordinatorHost]) -> None:
         self._turn = turn
-        self._abort = abort
+        self._serving = serving
         self._of: dict[TxnId, Bound] = {}
         self._left: deque[tuple[TxnId, Owner]] = deque()
         self._waiting: dict[int, list[tuple[TxnId, Owner]]] = {}
@@ -281,8 +160,12 @@ class BoundTransactions:
         while left and self._left and not budget.is_spent():
             left -= 1
             txn_id, owner = self._left.popleft()
-            if not self._abort(txn_id, owner):
+            host = self._serving.get(txn_id.most)
+            if host is None:
                 self._waiting.setdefault(coordinator_of(txn_id.most), []).append((txn_id, owner))
+            else:
+                ended = EndTxn(_not_needed, txn_id, TxnAction.ABORT, *owner, cause=Cause.DISCONNECTED)
+                host.submit(ended, reserve=True)
         self._works = bool(self._left)
         if self._works:
             self._turn.runtime.call_soon(self._work)
@@ -291,13 +174,13 @@ class BoundTransactions:
 class JointEnd:
     """Answers for a group. `decided` is the token of the request that decides it; then the end of each member is joined.
 
-    `join(txn_id, answer)` asks for an end that is decided already. When the coordinator fails meanwhile, the answer is
-    retriable, and the repeat finds the decision.
+    When the coordinator fails meanwhile, the answer is retriable, and the repeat finds the decision.
     """
 
-    def __init__(self, members: Collection[TxnId], join: Callable[[TxnId, Answer], None], answer: Answer) -> None:
+    def __init__(self, host: CoordinatorHost, members: Collection[TxnId], end: EndTxn, answer: Answer) -> None:
+        self._host = host
         self._members = members
-        self._join = join
+        self._end = end
         self._answer = answer
         self._left = len(members)
         self._failed = False
@@ -308,7 +191,8 @@ class JointEnd:
             self._answer(value, error, message)
             return
         for txn_id in self._members:
-            self._join(txn_id, self._over)
+            end = attrs.evolve(self._end, token=self._over, txn_id=txn_id, group=(), abort_others=False)
+            self._host.submit(end, reserve=True)
 
     def _over(self, value: Any, error: ServerError | None, message: str) -> None:
         self._left -= 1
@@ -321,22 +205,204 @@ class JointEnd:
             self._answer(None, None, "")
 
 
-class ServingByLane(dict[int, CoordinatorHost]):
-    """Coordinators whose ids name a lane in `most`: each is found by any of its lanes, as well as by its own number."""
+Changed: TypeAlias = Callable[[int, Exception | None, str], None]
+"""Called with the number of a coordinator that begins to serve, or stops for a failure, which is the second argument then.
 
-    def get(self, most: int, default: Any = None) -> Any:
-        """The coordinator that gave out `most`."""
-        return super().get(coordinator_of(most), default)
+An `Answer` in form, because the turn gives it with the answers, in their order.
+"""
+
+
+class CoordinatorStarter:
+    """Opens the logs of coordinators until it is closed, lets them serve, and hears of what they have for others.
+
+    `serving`: those that serve; only this object puts coordinators in, and takes them out.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        turn: Turn,
+        kind: CoordinatorKind,
+        serving: dict[int, CoordinatorHost],
+        check_groups: CheckGroups,
+        bound: BoundTransactions,
+        on_change: Changed,
+    ) -> None:
+        self._store = store
+        self._shared = store if isinstance(store, SharedLogStore) else None
+        self._turn = turn
+        self._kind = kind
+        self._serving = serving
+        self._check_groups = check_groups
+        self._bound = bound
+        self._on_change = on_change
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: set[int] = set()
+        self._delays: dict[int, float] = {}
+        self._failed: dict[int, CoordinatorHost] = {}
+        self._closed = False
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other processes may lead what this one does not."""
+        return self._shared is not None
+
+    def waits(self, tc_id: int) -> bool:
+        """True if another process may lead the coordinator: this one does not."""
+        return tc_id in self._waiting
+
+    def leader(self, tc_id: int) -> str | None:
+        """Address of the process that leads a coordinator for which this one waits; None when nobody is known."""
+        leader = None if self._shared is None else self._shared.leader_of(self._kind.log_name(tc_id))
+        return None if self._shared is None or leader == self._shared.advertised else leader
+
+    def start(self, tc_id: int) -> None:
+        """Open the log of a coordinator."""
+        if not self._closed:
+            if self._shared is not None:
+                self._waiting.add(tc_id)
+            self._tasks[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
+
+    async def opened(self, tc_id: int) -> None:
+        """Wait until the coordinator is there, or has to be opened again; not for its lease."""
+        task = self._tasks.get(tc_id)
+        if task is not None and tc_id not in self._waiting:
+            await asyncio.wait([task])
+
+    async def all_opened(self) -> None:
+        """Wait until each coordinator is there, or has to be opened again."""
+        await asyncio.gather(*(asyncio.shield(task) for task in list(self._tasks.values())), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close all logs, and with them their leases. Raises LedgerError when one of them failed."""
+        self._closed = True
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        results = await asyncio.gather(*(host.close() for host in self._serving.values()), return_exceptions=True)
+        self._serving.clear()
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, LeaseLost):
+                raise result
+
+    async def _open(self, tc_id: int) -> None:
+        failed = self._failed.pop(tc_id, None)
+        if failed is not None:
+            await failed.close_failed()
+        try:
+            host = await self._recovered(tc_id)
+        except StorageFailed as error:
+            self._turn.answer(self._on_change, tc_id, error, "")
+        except LeaseLost as error:
+            self._again(tc_id, error)
+        except Exception as error:
+            _logger.exception("coordinator %d failed to open and is opened again", tc_id)
+            self._again(tc_id, error)
+        else:
+            self._serving[tc_id] = host
+            self._check_groups.opened(tc_id)
+            self._bound.opened(tc_id)
+            self._tasks.pop(tc_id, None)
+            self._delays.pop(tc_id, None)
+            self._turn.answer(self._on_change, tc_id, None, "")
+
+    async def _recovered(self, tc_id: int) -> CoordinatorHost:
+        log = await self._store.open(self._kind.log_name(tc_id))
+        self._waiting.discard(tc_id)
+        try:
+            host = self._kind.make(tc_id, log, partial(self._hear, tc_id))
+        except BaseException:
+            await log.close()
+            raise
+        await host.recover()
+        try:
+            await self._kind.recovered(tc_id)
+        except BaseException as error:
+            host.fail(error if isinstance(error, Exception) else LogClosed("the opening was cancelled"))
+            await host.close_failed()
+            raise
+        if host.failure is not None:
+            await host.close_failed()
+            raise host.failure
+        return host
+
+    def _again(self, tc_id: int, error: Exception) -> None:
+        if self._closed:
+            return
+        if self._shared is not None:
+            self._waiting.add(tc_id)  # whoever asks is not to wait for what may take long
+        if isinstance(error, LeaseLost):
+            _logger.warning("coordinator %d waits for its lease: %s", tc_id, error)
+            self._turn.runtime.call_later(_LEASE_SECONDS, self.start, tc_id)
+            return
+        delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
+        longest = _LAST_REOPEN_SECONDS if self._shared is None else _LAST_SHARED_REOPEN_SECONDS
+        self._delays[tc_id] = min(2 * delay, longest)
+        _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
+        self._turn.runtime.call_later(delay, self.start, tc_id)
+
+    def _hear(self, tc_id: int, host: CoordinatorHost, _error: None, _message: str) -> None:
+        """The turn says that a host has news: for participants, for clients, or that it has failed."""
+        for notice in host.take_notices():
+            if isinstance(notice, TxnId):
+                self._bound.ended(notice)
+                self._check_groups.over(notice)
+            elif isinstance(notice, AskProducer):
+                self._check_groups.ask(tc_id, notice)
+            else:
+                self._check_groups.decided(tc_id, notice)
+        for effect in host.take_to_tell():
+            self._kind.tell(effect, host.told)
+        if host.is_due and host.failure is None:
+            self._kind.before_due()
+            host.expire()
+        if host.failure is not None:
+            self._stopped(tc_id, host, host.failure)
+
+    def _stopped(self, tc_id: int, host: CoordinatorHost, error: Exception) -> None:
+        if self._serving.get(tc_id) is not host:
+            return  # that is known already
+        del self._serving[tc_id]
+        self._failed[tc_id] = host
+        if self._shared is not None:
+            self._bound.lost(tc_id)
+        if not isinstance(error, StorageFailed):
+            self._again(tc_id, error)
+        self._turn.answer(self._on_change, tc_id, error, "")
+
+
+class PlainCoordinators:
+    """Coordinators whose records nobody follows. `factory` makes a machine of a number."""
+
+    def __init__(self, factory: Callable[[int], Coordinator], turn: Turn, participants: Participants) -> None:
+        self._factory = factory
+        self._turn = turn
+        self._participants = participants
+
+    def log_name(self, tc_id: int) -> str:
+        """See `coordinator_log_name`."""
+        return coordinator_log_name(tc_id)
+
+    def make(self, tc_id: int, log: Log, on_news: News) -> CoordinatorHost:
+        """See `CoordinatorKind.make`."""
+        return CoordinatorHost(self._factory(tc_id), log, self._turn, on_news)
+
+    async def recovered(self, tc_id: int) -> None:
+        """Do nothing: it serves at once."""
+
+    def before_due(self) -> None:
+        """Do nothing: nobody has a lease."""
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `Participants.tell`."""
+        self._participants.tell(effect, told)
 
 
 class Coordinators:
     """All coordinators of one server. Each serves once its own log is folded; one that fails is opened again.
 
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
-    `before_due` is called with a coordinator's number before what is due in it is carried out. `log_name`: where each decides.
-    `make_host`: makes the host of one, where it is to be another kind of host.
-    `on_change` is called when a coordinator begins to serve (True), or stops for a failure (False). `max_check_groups`: see
-    `CheckGroups`.
+    `on_change`: see `Changed`. `max_check_groups`: see `CheckGroups`.
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
     look it up again and repeat them. In a store that several processes share, each coordinator is here or in another one.
@@ -344,29 +410,20 @@ class Coordinators:
 
     def __init__(
         self,
-        factory: Callable[[int], Coordinator],
         store: LogStore,
         turn: Turn,
-        participants: Participants,
-        on_storage_failed: Callable[[Exception], None],
+        kind: CoordinatorKind,
+        on_change: Changed,
+        *,
         serving: dict[int, CoordinatorHost] | None = None,
-        before_due: Callable[[int], None] | None = None,
-        log_name: Callable[[int], str] = coordinator_log_name,
-        on_change: Callable[[int, bool], None] = lambda _tc_id, _serves: None,
-        make_host: MakeHost | None = None,
         max_check_groups: tuple[int, int] = (0, 0),
     ) -> None:
-        self._factory = factory
-        self._turn = turn
-        self._participants = participants
-        self._before_due = before_due
-        self._on_change = on_change
-        self._make_host = make_host or plain_host
         self._count = 0
-        self.check_groups = CheckGroups(turn, self, *max_check_groups)
-        self.bound = BoundTransactions(turn, self._disconnect)
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
-        self._starter = CoordinatorStarter(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
+        self.check_groups = CheckGroups(turn, self._serving, *max_check_groups)
+        self.bound = BoundTransactions(turn, self._serving)
+        self.registrations = OwnRegistrations(self._serving)
+        self._starter = CoordinatorStarter(store, turn, kind, self._serving, self.check_groups, self.bound, on_change)
 
     def __len__(self) -> int:
         return self._count
@@ -374,6 +431,7 @@ class Coordinators:
     def grow(self, count: int) -> None:
         """Begin to open those that are not there yet of so many."""
         opened, self._count = self._count, max(self._count, count)
+        self.registrations.grow(self._count)
         for tc_id in range(opened, count):
             self._starter.start(tc_id)
 
@@ -425,11 +483,6 @@ class Coordinators:
     async def close(self) -> None:
         """Close all logs, and with them their leases. Raises LedgerError when one of them failed."""
         await self._starter.close()
-        results = await asyncio.gather(*(host.close() for host in self._serving.values()), return_exceptions=True)
-        self._serving.clear()
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, LeaseLost):
-                raise result
 
     # ---- requests
 
@@ -454,8 +507,7 @@ class Coordinators:
         if host is None:
             self._refuse(tc_id, answer)
         else:
-            host.looks = True
-            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation, participants, check, nonce))
+            host.submit_timed(NewTxn(answer, timeout_ms, principal, identity, incarnation, participants, check, nonce))
 
     def add(
         self,
@@ -468,15 +520,11 @@ class Coordinators:
         superuser: bool = False,
     ) -> None:
         """Register participants."""
-        serving = self._serving.get(txn_id.most)
-        if serving is None:
+        host = self._serving.get(txn_id.most)
+        if host is None:
             self._refuse(txn_id.most, answer)
-            return
-        host = serving.host
-        before = host.appended
-        host.submit(AddParticipants(answer, txn_id, participants, principal, identity, superuser))
-        if host.appended != before:  # where it is in the log: see `knows`
-            serving.registered_at[txn_id] = host.main.applied
+        else:
+            host.add(AddParticipants(answer, txn_id, participants, principal, identity, superuser))
 
     def end(
         self,
@@ -501,8 +549,7 @@ class Coordinators:
         if host is None:
             self._refuse(request.txn_id.most, request.token)
         else:
-            host.looks = True
-            host.submit(request, reserve=True)
+            host.submit_timed(request, reserve=True)
 
     def prepare(self, request: PrepareTxn) -> None:
         """Let a transaction wait for its end; answered once that is durable. Of coordinators that check."""
@@ -510,15 +557,13 @@ class Coordinators:
         if host is None:
             self._refuse(request.txn_id.most, request.token)
         else:
-            host.looks = True
-            host.submit(request)
+            host.submit_timed(request)
 
     def check_answered(self, txn_id: TxnId, group: str, outcome: CheckOutcome, principal: str | None) -> None:
         """A member of a check group has answered what it was asked."""
         host = self._serving.get(txn_id.most)
         if host is not None:
-            host.looks = True
-            host.submit(CheckAnswered(txn_id, group, outcome, principal), reserve=True)
+            host.submit_timed(CheckAnswered(txn_id, group, outcome, principal), reserve=True)
 
     def check_begun(self, txn_id: TxnId, group: str, principal: str | None, answer: Answer) -> None:
         """A member of a check group begins to answer what it was asked; answered once that is counted durably."""
@@ -528,32 +573,13 @@ class Coordinators:
         else:
             host.submit(CheckBegun(answer, txn_id, group, principal), reserve=True)
 
-    def check_counts(self, txn_id: TxnId, group: str, principal: str | None) -> None:
-        """As `check_begun`, of a member that does not say so."""
-        self.check_begun(txn_id, group, principal, _not_needed)
-
-    def check_returned(self, txn_id: TxnId) -> None:
-        """Return a question: nobody is at it any more."""
-        host = self._serving.get(txn_id.most)
-        if host is not None:
-            host.looks = True
-            host.submit(CheckReturned(txn_id), reserve=True)
-
-    def group_lives(self, key: GroupKey, room: int | None) -> None:
-        """The members of a check group take so many questions at once; None: there is none any more."""
-        host = self._serving.get(key.tc_id)
-        if host is not None:
-            host.looks = True
-            host.submit(GroupLeft(key.group, key.principal) if room is None else GroupJoined(key.group, key.principal, room))
-
     def resume(self, txn_id: TxnId, answer: Answer) -> None:
         """Ask for a parked transaction again; for operators. Of coordinators that check."""
         host = self._serving.get(txn_id.most)
         if host is None:
             self._refuse(txn_id.most, answer)
         else:
-            host.looks = True
-            host.submit(ResumeTxn(answer, txn_id, superuser=True), reserve=True)
+            host.submit_timed(ResumeTxn(answer, txn_id, superuser=True), reserve=True)
 
     def member(self, txn_id: TxnId, least: int) -> TxnId:
         """The transaction `least` of the coordinator of `txn_id`: with lanes, each has a `most` of its own while it lasts."""
@@ -585,11 +611,10 @@ class Coordinators:
             self._refuse(txn_id.most, answer)
             return
 
-        def join(member: TxnId, over: Answer) -> None:
-            self.end(member, action, principal, identity, over, superuser=superuser)
-
-        decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
-        self.end_as(EndTxn(decided, txn_id, action, principal, identity, superuser, group, abort_others))
+        end = EndTxn(answer, txn_id, action, principal, identity, superuser, group, abort_others)
+        host.submit_timed(
+            attrs.evolve(end, token=JointEnd(host, dict.fromkeys((txn_id, *group)), end, answer).decided), reserve=True
+        )
 
     def take_over(
         self, tc_id: int, principal: str | None, identity: Identity, answer: Answer, incarnation: str | None = None
@@ -601,8 +626,7 @@ class Coordinators:
             if host is None:
                 self._refuse(tc_id, answer)
             else:
-                host.looks = True
-                host.submit(TakeOver(ended, identity, incarnation, principal), reserve=True)
+                host.submit_timed(TakeOver(ended, identity, incarnation, principal), reserve=True)
 
         def ended(value: Any, error: ServerError | None, message: str) -> None:
             if error is None and value is not True:
@@ -624,26 +648,14 @@ class Coordinators:
         """A client is gone; the coordinator finds out by itself, by its lease, where nobody says so."""
         host = self._serving.get(tc_id)
         if host is not None:
-            host.looks = True
-            host.submit(Vanished(incarnation, principal), reserve=True)
+            host.submit_timed(Vanished(incarnation, principal), reserve=True)
 
     def _of_client(self, tc_id: int, request: Renew | Goodbye, answer: Answer) -> None:
         host = self._serving.get(tc_id)
         if host is None:
             self._refuse(tc_id, answer)
         else:
-            host.looks = True
-            host.submit(request, reserve=True)
-
-    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
-        """True if the transaction is open with this participant, and the record of the registration is durable.
-
-        Nothing newer of that transaction is in the log then, or it would not be open.
-        """
-        host = self._serving.get(txn_id.most)
-        if host is None or not host.coordinator.is_registered(txn_id, participant):
-            return False
-        return host.registered_at.get(txn_id, EARLIEST) <= host.host.main.confirmed
+            host.submit_timed(request, reserve=True)
 
     def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool | None:
         """True if a client with this principal began the transaction. None: its coordinator is not ready."""
@@ -651,14 +663,6 @@ class Coordinators:
         if host is not None:
             return host.coordinator.belongs_to(txn_id, principal)
         return None if 0 <= coordinator_of(txn_id.most) < self._count else False
-
-    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
-        """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""
-        host = self._serving.get(txn_id.most)
-        if host is not None:
-            host.ask(txn_id, participant, answer)
-        else:
-            answer(None if 0 <= coordinator_of(txn_id.most) < self._count else False)
 
     def _refuse(self, most: int, answer: Answer) -> None:
         answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(coordinator_of(most)))
@@ -670,50 +674,6 @@ class Coordinators:
         if leader is not None:
             return f"coordinator {tc_id} is led by {leader}; look it up, and connect to it there"
         return f"coordinator {tc_id} is not ready; connect to it again"
-
-    # ---- opening
-
-    def _prepare(self, tc_id: int) -> Callable[[Log], CoordinatorHost]:
-        machine = self._factory(tc_id)
-        due = None if self._before_due is None else partial(self._before_due, tc_id)
-
-        def make(log: Log) -> CoordinatorHost:
-            failed, heard = partial(self._failed, tc_id), partial(self._hear, tc_id)
-            return self._make_host(tc_id, machine, log, self._turn, self._participants, failed, heard, due)
-
-        return make
-
-    def _hear(self, tc_id: int, host: CoordinatorHost) -> None:
-        for notice in host.take_notices():
-            if isinstance(notice, TxnId):
-                self.bound.ended(notice)
-                self.check_groups.over(notice)
-            elif isinstance(notice, AskProducer):
-                self.check_groups.ask(tc_id, notice)
-            else:
-                self.check_groups.decided(tc_id, notice)
-
-    def _serve(self, tc_id: int, host: CoordinatorHost) -> None:
-        self._serving[tc_id] = host
-        self.check_groups.opened(tc_id)
-        self.bound.opened(tc_id)
-        self._on_change(tc_id, True)
-
-    def _failed(self, tc_id: int, error: Exception) -> None:
-        host = self._serving.pop(tc_id, None)
-        self._starter.failed(tc_id, host, error)
-        if self.is_shared:
-            self.bound.lost(tc_id)
-        self._on_change(tc_id, False)
-
-    # ---- clients that are asked, and clients that go
-
-    def _disconnect(self, txn_id: TxnId, owner: Owner) -> bool:
-        host = self._serving.get(txn_id.most)
-        if host is None:
-            return False
-        host.submit(EndTxn(_not_needed, txn_id, TxnAction.ABORT, *owner, cause=Cause.DISCONNECTED), reserve=True)
-        return True
 
 
 def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:

@@ -84,16 +84,17 @@ class WithExternal:
 class RegistrationOf:
     """The registrations of one participant."""
 
-    __slots__ = ("_all", "_participant", "knows")
+    __slots__ = ("_all", "_participant", "_turn", "knows")
 
-    def __init__(self, registrations: Registrations, participant: Participant) -> None:
+    def __init__(self, registrations: Registrations, participant: Participant, turn: Turn) -> None:
         self._all = registrations
         self._participant = participant
+        self._turn = turn
         self.knows: Callable[[TxnId], bool] = partial(registrations.knows, participant=participant)
 
     def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
-        """See `Registrations.ask`."""
-        self._all.ask(txn_id, self._participant, answer)
+        """See `Registrations.ask`; it is asked at the end of the turn."""
+        self._turn.defer(partial(self._all.ask, txn_id, self._participant, answer))
 
 
 class InProcessParticipants:

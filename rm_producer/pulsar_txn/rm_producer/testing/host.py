@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
-from pulsar_txn.ledger.hosting import Host, Receipt, Skin
+from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, Skin, hosted
+from pulsar_txn.ledger.hosting import Host
 from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead, Reply, Step
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.ledger.snapshots import Envelope
@@ -94,7 +94,7 @@ class BufferHost:
     def send_plain(self, payload: bytes) -> None:
         """A SEND outside transactions."""
         entry = make_entry(EntryHeader("plain", 0, 0, self.now_ms), payload)
-        position = self._host.publish("topic", entry, PLAIN, (None, 0, 0))
+        position = self._host.publish("topic", entry, PLAIN, (_unheard, None, 0, 0))
         self._skin.applied("topic", position, PLAIN)
 
     def send(
@@ -241,6 +241,10 @@ class _CheckedBuffer(ByToken):
             )
 
 
+def _unheard(_receipt: Any, _position: Position, _: str) -> None:
+    """Do nothing: nobody waits for the receipt of a plain message."""
+
+
 class _TopicSkin(Skin):
     """Topic as the host of a buffer sees it. The coordinator answers once everything before the question is durable."""
 
@@ -269,9 +273,6 @@ class _TopicSkin(Skin):
         durable = self._topic.logs["topic"].last_confirmed
         while self._notes and self._notes[0][0] <= durable:
             self._topic.published = self._notes.pop(0)[1]
-
-    def stored(self, receipt: Receipt, position: Position) -> None:
-        """Do nothing: nobody waits for the receipt of a plain message."""
 
     def knows(self, txn_id: TxnId) -> bool:
         """The coordinator is always asked."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
-from pulsar_txn.ledger.hosting import Host, Skin
+from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, Skin, hosted
+from pulsar_txn.ledger.hosting import Host
 from pulsar_txn.ledger.machine import AskProducer, Effect, Step, TellGroup, TellParticipant
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.ledger.snapshots import Envelope

@@ -27,6 +27,7 @@ from pulsar_txn.broker.serving import (
     Authentication,
     Bound,
     BrokerConfig,
+    CoordinatorHost,
     Coordinators,
     GroupMember,
     Introduction,
@@ -43,6 +44,7 @@ from pulsar_txn.broker.serving import (
     on_prepare_txn,
     refuse_new_txn,
 )
+from pulsar_txn.tc.requests import Renew
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -162,7 +164,7 @@ class Session:
         self.requests.clear()  # no circle is left: a connection that ends is freed at once
 
 
-def renew(coordinators: Coordinators, sessions: Iterable[Session]) -> None:
+def renew(serving: Mapping[int, CoordinatorHost], sessions: Iterable[Session]) -> None:
     """Renew the leases of clients that are connected."""
     alive = {
         (tc_id, session.principal, session.incarnation)
@@ -171,7 +173,9 @@ def renew(coordinators: Coordinators, sessions: Iterable[Session]) -> None:
         for tc_id in session.coordinators
     }
     for tc_id, principal, incarnation in alive:
-        coordinators.renew(tc_id, principal, incarnation, _not_needed)
+        host = serving.get(tc_id)
+        if host is not None:
+            host.submit_timed(Renew(_not_needed, incarnation, principal), reserve=True)
 
 
 def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:

@@ -22,18 +22,29 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from pulsar_txn.broker.serving import CoordinatorWatch, Participants, Runtime, WatchedCoordinatorHost, asked
+from pulsar_txn.broker.serving import (
+    News,
+    Participants,
+    Runtime,
+    Turn,
+    WatchedCoordinatorHost,
+    asked,
+    coordinator_log_name,
+)
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore, VersionConflict
+from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, SharedLogStore, VersionConflict
 from pulsar_txn.tc import BeginIncarnation, ReleaseHeld
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.log_incarnations import FIRST_SERVICE, LAST_SERVICE
+from pulsar_txn.tc.requests import Coordinator
 from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, Register, claimed
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable, hides
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
+
+from .timelines import Timelines
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -109,20 +120,10 @@ async def store_id(store: LogStore, runtime: Runtime) -> str:
             continue
 
 
-class IncarnationHost(WatchedCoordinatorHost):
-    """A coordinator whose incarnation begins at the end of its recovery."""
-
-    begins: Callable[[IncarnationHost], Any]
-
-    async def begin(self) -> None:
-        """See `MachineHost.begin`."""
-        await self.begins(self)
-
-
 class _LedLog:
     """A log that this instance leads. `registers`: by cluster, of those that are claimed for it."""
 
-    def __init__(self, name: str, host: IncarnationHost) -> None:
+    def __init__(self, name: str, host: WatchedCoordinatorHost) -> None:
         self.name = name
         self.host = host
         self.machine: Any = host.coordinator
@@ -134,7 +135,7 @@ class _LedLog:
     @property
     def confirmed(self) -> Position:
         """Position up to which the log is durable."""
-        return self.host.host.main.confirmed
+        return self.host.main.confirmed
 
     def close(self) -> None:
         """Another host has the log from now on, or another process."""
@@ -143,8 +144,7 @@ class _LedLog:
 
     async def ask(self, make: Callable[[Any], Any]) -> None:
         """Have the machine decide something, and wait until that is durable."""
-        self.host.looks = True
-        await asked(lambda answer: self.host.submit(make(answer), reserve=True))
+        await asked(lambda answer: self.host.submit_timed(make(answer), reserve=True))
 
     def withdrawn(self, cluster: str) -> list[TxnId]:
         """Withdraw what was to be told to a cluster and is not, and return it; it is told no more."""
@@ -166,8 +166,51 @@ def clusters_of(info: Any) -> set[str]:
     return {decode(participant)[0] for participant in info.participants}
 
 
+class LedCoordinators:
+    """Coordinators of one kind whose logs this service leads: `tc` for clients of ours, `front` for unchanged ones.
+
+    `machine` makes one of a number.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        incarnations: LogIncarnations,
+        timelines: Timelines,
+        turn: Turn,
+        machine: Callable[[int], Coordinator],
+    ) -> None:
+        self._kind = kind
+        self._incarnations = incarnations
+        self._timelines = timelines
+        self._turn = turn
+        self._machine = machine
+
+    def log_name(self, tc_id: int) -> str:
+        """The name of a coordinator's log."""
+        name = coordinator_log_name(tc_id)
+        return name if self._kind == "tc" else f"{name}_{self._kind}"
+
+    def make(self, tc_id: int, log: Log, on_news: News) -> WatchedCoordinatorHost:
+        """A host whose log is led from now on, and whose records are followed."""
+        host = WatchedCoordinatorHost(self._machine(tc_id), log, self._turn, on_news, self._timelines.watch(tc_id))
+        self._incarnations.lead(f"{self._kind}-{tc_id}", host)
+        return host
+
+    async def recovered(self, tc_id: int) -> None:
+        """An incarnation begins."""
+        await self._incarnations.begin(f"{self._kind}-{tc_id}")
+
+    def before_due(self) -> None:
+        """Do nothing: nobody has a lease."""
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `LogIncarnations.tell`."""
+        self._incarnations.tell(effect, told)
+
+
 class LogIncarnations:
-    """All logs of a service. Implements `Participants` for their hosts.
+    """All logs of a service. Implements `Participants` for their coordinators.
 
     `told_by` tells an end whose registers have come far enough. `front`: the cluster whose front this service has; None: it has
     no front.
@@ -211,21 +254,12 @@ class LogIncarnations:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def hosts(self, kind: str, watch: Callable[[int], CoordinatorWatch]) -> Callable[..., IncarnationHost]:
-        """For `Coordinators`: makes the hosts of logs of one kind."""
-
-        def make(tc_id: int, *parts: Any) -> IncarnationHost:
-            host = IncarnationHost(*parts)
-            host.watch = watch(tc_id)
-            host.begins = partial(self._begin, f"{kind}-{tc_id}")
-            name = f"{kind}-{tc_id}"
-            before = self._logs.get(name)
-            if before is not None:
-                before.close()
-            self._logs[name] = _LedLog(name, host)
-            return host
-
-        return make
+    def lead(self, name: str, host: WatchedCoordinatorHost) -> None:
+        """A log is open, and this host has it from now on."""
+        before = self._logs.get(name)
+        if before is not None:
+            before.close()
+        self._logs[name] = _LedLog(name, host)
 
     def held(self) -> Iterable[tuple[str, Any]]:
         """Transactions that are HELD, with the names of their logs."""
@@ -245,7 +279,8 @@ class LogIncarnations:
 
     # ---- an incarnation begins
 
-    async def _begin(self, name: str, host: IncarnationHost) -> None:
+    async def begin(self, name: str) -> None:
+        """Begin the incarnation of a log whose host is recovered: nobody is served before it has begun."""
         log, claims = self._logs[name], list(self._claims.values())
         await asyncio.gather(*(claim.first_attempt_over.wait() for claim in claims))
         if self._fronts(name):

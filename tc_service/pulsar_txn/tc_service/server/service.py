@@ -14,6 +14,7 @@ from pulsar_txn.broker.serving import (
     Clients,
     Clock,
     Connection,
+    CoordinatorHost,
     Coordinators,
     Limits,
     LongWaits,
@@ -28,7 +29,7 @@ from pulsar_txn.broker.serving import (
     check_options,
     coordinator_log_name,
 )
-from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
+from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore, StorageFailed
 from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
 from pulsar_txn.tc_service.cluster.admin import AdminApi
 from pulsar_txn.tc_service.cluster.participants import decode
@@ -37,7 +38,7 @@ from pulsar_txn.wire.ids import Participant
 
 from .clusters import Clusters, count_now
 from .commands import COMMANDS, REQUESTS, Session, renew
-from .incarnations import FirstCommits, LogIncarnations
+from .incarnations import FirstCommits, LedCoordinators, LogIncarnations
 from .leaders import Address, Leaders
 from .timelines import ServiceTimelines
 
@@ -104,16 +105,21 @@ class CoordinatorService:
         """The admin APIs of the clusters that have one, once they are open."""
         self.first_commits = FirstCommits(lambda: self.admins, self.incarnations.incarnation)
         self.timelines.watch = self.first_commits.told
+        self._serving = ServingByLane()
         self.coordinators = Coordinators(
-            partial(_make_coordinator, config),
             store,
             self.turn,
-            self.incarnations,
-            self._storage_failed,
-            ServingByLane(),
-            self._before_due,
-            on_change=self._changed,
-            make_host=self.incarnations.hosts("tc", self.timelines.lanes.watch),
+            _LeasingCoordinators(
+                self._serving,
+                self.sessions,
+                "tc",
+                self.incarnations,
+                self.timelines.lanes,
+                self.turn,
+                partial(_make_coordinator, config),
+            ),
+            self._changed,
+            serving=self._serving,
             max_check_groups=(config.max_check_groups_per_connection, config.max_check_group_members),
         )
         wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
@@ -127,15 +133,8 @@ class CoordinatorService:
     def _of_front(self, config: CoordinatorConfig) -> Coordinators:
         """Coordinators for unchanged clients, which want the coordinator's number alone in `most`; see `tc.ids`."""
         make = partial(_make_front_coordinator, config)
-        return Coordinators(
-            make,
-            self._store,
-            self.turn,
-            self.incarnations,
-            self._storage_failed,
-            log_name=front_log_name,
-            make_host=self.incarnations.hosts("front", self.timelines.front.watch),
-        )
+        kind = LedCoordinators("front", self.incarnations, self.timelines.front, self.turn, make)
+        return Coordinators(self._store, self.turn, kind, self._front_changed)
 
     def cluster_and_participant(self, participant: Participant) -> tuple[str, Participant]:
         """A participant as its cluster knows it, and that cluster."""
@@ -184,10 +183,15 @@ class CoordinatorService:
         self._clients.close()
         await self.clusters.leave()
 
-    def _changed(self, tc_id: int, serves: bool) -> None:
-        if not serves and self._shared is not None:
+    def _changed(self, tc_id: int, error: Exception | None, message: str) -> None:
+        self._front_changed(tc_id, error, message)
+        if error is not None and self._shared is not None:
             self._send_away(tc_id)
         self.on_change()
+
+    def _front_changed(self, _tc_id: int, error: Exception | None, _message: str) -> None:
+        if isinstance(error, StorageFailed):
+            self._storage_failed(error)
 
     def _send_away(self, tc_id: int) -> None:
         """Clients that are not served here any more have to show elsewhere that they live."""
@@ -210,12 +214,8 @@ class CoordinatorService:
         except LedgerError as error:
             logger.warning("the number of coordinators could not be read (%s); it stays as it is until the next attempt", error)
 
-    def _before_due(self, _tc_id: int) -> None:
-        """This process may have been stopped for longer than a lease: whoever is connected was not away."""
-        renew(self.coordinators, self.sessions)
-
     async def _renew(self) -> None:
-        renew(self.coordinators, self.sessions)
+        renew(self._serving, self.sessions)
         await self.incarnations.reserve_ahead()
 
     def _is_busy(self) -> bool:
@@ -230,6 +230,19 @@ class CoordinatorService:
             logger.critical("storage failed, this coordinator must end: %s", error)
             self.storage_failure = error
             self.on_storage_failed(error)
+
+
+class _LeasingCoordinators(LedCoordinators):
+    """Coordinators whose clients hold leases."""
+
+    def __init__(self, serving: Mapping[int, CoordinatorHost], sessions: set[Session], *led: Any) -> None:
+        super().__init__(*led)
+        self._serving = serving
+        self._sessions = sessions
+
+    def before_due(self) -> None:
+        """This process may have been stopped for longer than a lease: whoever is connected was not away."""
+        renew(self._serving, self._sessions)
 
 
 def front_log_name(tc_id: int) -> str:
