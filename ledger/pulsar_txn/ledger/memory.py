@@ -36,7 +36,7 @@ DEFAULT_MAX_ENTRY_BYTES = (5 << 20) + (256 << 10)
 
 
 class _DurableLog:
-    """One log as a crash leaves it."""
+    """Log as a crash leaves it."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -61,7 +61,7 @@ class _DurableLog:
 
 
 class _Durable:
-    """Everything a crash leaves."""
+    """Content of the store as a crash leaves it."""
 
     def __init__(self) -> None:
         self.logs: dict[str, _DurableLog] = {}

@@ -24,7 +24,7 @@ GROUP: Final = 64
 
 
 class _Group(dict[KeyT, None]):
-    """Keys that were put in one after the other."""
+    """Group of keys that were inserted one after the other."""
 
     __slots__ = ("number",)
 

@@ -35,7 +35,7 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """No Java that runs Spark is here; the message says what to install."""
+    """Failure to find a Java that runs Spark; the message says what to install."""
 
 
 def find_java(cache_dir: Path | None = None) -> Path:

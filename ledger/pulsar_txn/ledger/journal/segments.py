@@ -511,7 +511,7 @@ MAX_HOLDS: Final = 16
 
 
 class TooManyHolds(LedgerError):  # noqa: N818 - named by what happened
-    """As many copies as may be are being made already; nothing was held for this one."""
+    """Refusal of a copy, because as many as are allowed are being made; nothing was held for this one."""
 
 
 class Holds:

@@ -59,7 +59,7 @@ class FunctionEvent:
 
 
 class Loop:
-    """Takes one consumer's messages through an instance until `stop` is set."""
+    """Loop that takes one consumer's messages through an instance until `stop` is set."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class Loop:
 
 
 class Note:
-    """Counts what became of messages, and tells the observer."""
+    """Notes of a run: counts of processed, failed and given-up messages, and events for the observer."""
 
     def __init__(self, instance: Instance, observer: Callable[[FunctionEvent], object] | None) -> None:
         self._instance = instance

@@ -36,7 +36,7 @@ INDEX_BITS: Final = 12
 
 
 class Instance:
-    """Calls of `process` come one after another: a coroutine function's on the loop, others on a thread of the instance."""
+    """Instance of a function, which calls `process` one message at a time: a coroutine on the loop, others on a thread."""
 
     def __init__(
         self,

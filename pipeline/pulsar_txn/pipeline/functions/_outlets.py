@@ -26,7 +26,7 @@ Handed: TypeAlias = "asyncio.Future[SendTicket]"
 
 
 class Outlet:
-    """One producer that may still have to be made. On the loop only."""
+    """Producer that is created on first use. Use it on the loop only."""
 
     def __init__(self, create: Callable[[], Coroutine[Any, Any, AsyncProducer[Any]]]) -> None:
         self._create = create
@@ -93,7 +93,7 @@ class Outlet:
 
 
 class Outlets:
-    """All outlets of a run."""
+    """Outlets of a run."""
 
     def __init__(self, client: AsyncClient, config: ProducerConfig) -> None:
         self._client = client
@@ -147,7 +147,7 @@ def _look_at(future: asyncio.Future[Any]) -> None:
 
 
 class TopicHandler(logging.Handler):
-    """Sends records as text, never in a transaction: the log of an attempt that was aborted is worth reading as well.
+    """Handler that sends log records as text, outside of transactions, so that the log of an aborted attempt stays readable.
 
     Properties say who logs: `loglevel`, `fqn`, `instance`. From any thread; what cannot be sent is left out.
     """

@@ -40,7 +40,7 @@ class WindowView:
 
 
 class Context:
-    """One message's surroundings, made by the runtime. Its methods can be called from any thread, and return at once.
+    """Context of one message, made by the runtime. Its methods can be called from any thread, and return at once.
 
     With transactionMode MANAGED it ends with `process`: what is called later raises UsageError.
     """

@@ -167,7 +167,7 @@ _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
 
 
 class Admin:
-    """Asks with GET. Every method raises OSError or ValueError when there is no usable answer. Use it on the client's loop."""
+    """Admin API of the cluster, asked with GET on the client's loop. OSError or ValueError when there is no usable answer."""
 
     def __init__(self, options: Options) -> None:
         """`options.admin_url` is set."""

@@ -176,7 +176,7 @@ _TAKEN_AFTER_LOOKUP: Final = AttemptResult(Answer.OK, "after a lookup")
 
 
 class _Attempt:
-    """One that is under way; its request's `Waiter`. `refusal`: of the broker that was told without a lookup."""
+    """Attempt that is under way; the `Waiter` of its request. `refusal`: of the broker that was told without a lookup."""
 
     __slots__ = ("_told", "connection", "effect", "looked_up", "on_result", "refusal")
 

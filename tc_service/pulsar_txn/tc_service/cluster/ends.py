@@ -182,7 +182,7 @@ class Repeats:
 
 
 class _End:
-    """One participant to be told. `told` None: it holds the outcome already, and is told once more."""
+    """End to tell one participant. `told` None: the participant holds the outcome already, and is told once more."""
 
     __slots__ = ("attempts", "effect", "last", "since_ms", "told")
 

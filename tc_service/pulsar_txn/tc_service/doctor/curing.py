@@ -25,7 +25,7 @@ class NotCured(Exception):  # noqa: N818 - named by what happened
 
 
 class Curing:
-    """Tells participants outcomes, and looks whether that helped."""
+    """Cures of findings: tells participants their outcomes, and checks the effect."""
 
     def __init__(
         self,

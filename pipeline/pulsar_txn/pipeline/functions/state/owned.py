@@ -32,7 +32,7 @@ WHOLE: Final = -1
 
 @attrs.define(eq=False)
 class _Owned:
-    """One open state."""
+    """State that is open in this process."""
 
     log: StateLog
     table: Table[MessageId]

@@ -48,7 +48,7 @@ _NOTHING: Final = _Counts(0, 0, 0, 0, 0.0)
 
 
 class LastMinute:
-    """Noted each second or so. A process that began again counts from nothing."""
+    """Counts of the last minute, sampled about each second. A restarted process counts from zero."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[float, _Counts]] = deque()
@@ -111,7 +111,7 @@ class Health:
 
 
 class Keeper:
-    """One instance. `end()` ends it in an orderly way; another specification needs another keeper."""
+    """Keeper of one instance. `end()` ends it in an orderly way; another specification needs another keeper."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class RefusedError(Exception):
 
 
 class Answers:
-    """Answers the questions of a broker."""
+    """Answers to the questions of a broker."""
 
     def __init__(self, broker_api: BrokerApi, supervisor: Supervisor) -> None:
         self._broker_api = broker_api

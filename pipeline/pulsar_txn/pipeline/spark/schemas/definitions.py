@@ -117,7 +117,7 @@ def parsed(topic: str, definition: bytes | str) -> Node:
 
 
 class _Parser:
-    """Names that were defined are known to what follows."""
+    """Parser of a definition. A name can be used after its definition."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

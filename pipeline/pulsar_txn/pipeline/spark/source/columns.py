@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Malformed:
-    """Counts them in one range of a topic partition; with FAILFAST the first one ends the query."""
+    """Counter of the unfit messages of one range of a topic partition; with FAILFAST the first one ends the query."""
 
     def __init__(self, topic: str, mode: str) -> None:
         self._topic = topic
@@ -71,7 +71,7 @@ Bytes = Sequence[bytes | None]
 
 
 class MessageReader:
-    """Decodes them. `asked` is for the schemas that messages were written with."""
+    """Decoder of the messages of one topic. `asked` is for the schemas that messages were written with."""
 
     def __init__(self, topic: str, typed: TopicType, asked: Asked) -> None:
         self._asked = asked

@@ -75,7 +75,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 class Patience:
-    """Knows since when a cluster has not answered, and when that is too long."""
+    """Time since the cluster answered last, and the limit for it."""
 
     def __init__(self, fail_after_ms: int, now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = fail_after_ms / 1000

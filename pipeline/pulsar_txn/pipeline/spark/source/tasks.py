@@ -86,7 +86,7 @@ def read_work(options: Options, work: Work, layout: Layout) -> Iterator[Any]:
 
 
 class _RangeTask:
-    """One range of one task."""
+    """Range of one task."""
 
     def __init__(self, local: Background, client: AsyncClient, options: Options, wanted: Range, layout: Layout) -> None:
         self._local = local

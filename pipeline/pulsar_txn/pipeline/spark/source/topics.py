@@ -58,7 +58,7 @@ class Hidden:
 
 
 class OpenTransactions:
-    """Looks from time to time, in the background. Use it on the client's loop; without `admin.url` it does nothing."""
+    """Watch of open transactions, which asks the admin API in the background. Without `admin.url` it does nothing."""
 
     def __init__(self, options: Options) -> None:
         self._admin = None if options.admin_url is None else Admin(options)
