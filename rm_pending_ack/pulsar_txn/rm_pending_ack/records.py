@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -28,7 +29,7 @@ from pulsar_txn.wire.ids import (
     signed64,
     unsigned64,
 )
-from pulsar_txn.wire.varints import cached_varint, varint
+from pulsar_txn.wire.varints import MINUS_ONE, cached_varint, varint
 
 NO_TXN: Final = TxnId(-1, -1)
 """Of a record that belongs to no transaction."""
@@ -37,6 +38,9 @@ RECORD_VERSION: Final = 1
 """Version of what this code writes; a record of a newer one is refused by `decode`."""
 
 _VERSION_FIELD: Final = b"\xa0\x06" + varint(RECORD_VERSION)
+
+_FULL_WORD: Final = b"\x18" + MINUS_ONE
+"""Nearly every word of the ack set of a large batch: an acknowledgement in a transaction names few of its messages."""
 
 _SHORT: Final = 32
 """Bytes of items that are kept as they are; of more, a hash is."""
@@ -89,13 +93,14 @@ def content_of(items: Iterable[AckItem], *, cumulative: bool) -> bytes:
     return whole if len(whole) <= _SHORT else hashlib.blake2b(whole, digest_size=_SHORT).digest()
 
 
+@lru_cache(64)
 def _encode_item(item: AckItem) -> bytes:
-    """Encode what `put_item` writes, as an element of the entry."""
+    """Encode what `put_item` writes, as an element of the entry. The record of an ACK is written, and then its content is."""
     (ledger_id, entry_id), bits, batch_size = item
     body = b"\x08%b\x10%b" % (cached_varint(ledger_id), varint(entry_id))
     if bits is not None:
         words = ack_set_to_words(full_ack_set(batch_size) & ~bits, batch_size)
-        body += b"".join([b"\x18" + varint(word) for word in words])
+        body += b"".join([_FULL_WORD if word == -1 else b"\x18" + varint(word) for word in words])
     if batch_size:
         body += b"\x20" + varint(batch_size)
     return b"\x2a%b%b" % (cached_varint(len(body)), body)

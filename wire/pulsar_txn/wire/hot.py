@@ -56,6 +56,9 @@ _ACK: Final = b"\x08\x0a\x52"
 _FLOW: Final = b"\x08\x0b\x5a"
 _ACK_RESPONSE: Final = b"\x08\x26\xb2\x02"
 
+_FULL_WORD: Final = b"\x28" + MINUS_ONE
+"""Nearly every word of the ack set of a large batch."""
+
 _2_64: Final = 1 << 64
 _MAX_LONG: Final = (1 << 63) - 1
 _MAX_INT: Final = (1 << 31) - 1
@@ -413,8 +416,8 @@ def encode_ack(
     for ledger_id, entry_id, ack_set, batch_size in ids:
         place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
         if ack_set is not None:
-            for word in ack_set_to_words(ack_set, batch_size):
-                place += b"\x28" + varint(word)
+            words = ack_set_to_words(ack_set, batch_size)
+            place += b"".join([_FULL_WORD if word == -1 else b"\x28" + varint(word) for word in words])
         if batch_size:
             place += b"\x30" + varint(batch_size)
         parts.append(b"\x1a" + varint(len(place)) + place)

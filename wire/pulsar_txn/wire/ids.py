@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
+import struct
 from typing import Final, NamedTuple, TypeAlias
 
 import attrs
@@ -165,15 +166,22 @@ def unsigned64(value: int) -> int:
 
 def ack_set_to_words(ack_set: int, batch_size: int) -> list[int]:
     """An ack set (bit i set: index i is not acknowledged yet) as Java BitSet words, signed, low word first."""
-    return [signed64((ack_set >> shift) & 0xFFFF_FFFF_FFFF_FFFF) for shift in range(0, max(batch_size, 1), 64)]
+    if batch_size <= 64:
+        return [signed64(ack_set & 0xFFFF_FFFF_FFFF_FFFF)]
+    count = (batch_size + 63) >> 6
+    data = (ack_set & ((1 << (count << 6)) - 1)).to_bytes(count << 3, "little")
+    return list(struct.unpack(f"<{count}q", data))  # all words at once: each ACK of a large batch carries up to sixteen
 
 
 def ack_set_from_words(words: list[int] | tuple[int, ...]) -> int:
     """The inverse of `ack_set_to_words`; words may be signed or unsigned."""
-    value = 0
-    for place, word in enumerate(words):
-        value |= unsigned64(word) << (64 * place)
-    return value
+    if len(words) == 1:
+        return words[0] & 0xFFFF_FFFF_FFFF_FFFF
+    try:
+        data = struct.pack(f"<{len(words)}q", *words)
+    except struct.error:  # unsigned ones
+        data = struct.pack(f"<{len(words)}Q", *map(unsigned64, words))
+    return int.from_bytes(data, "little")
 
 
 WHOLE_ENTRY: Final = -1
