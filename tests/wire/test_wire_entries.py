@@ -97,6 +97,30 @@ def test_every_form_reads_to_the_same_metadata_header_and_payload(form: str, met
     entries.verify_checksum(entry)
 
 
+@given(metadata=METADATA, is_marked=st.booleans())
+@example(
+    metadata=pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, partition_key="k" * 127), is_marked=False
+)
+@example(
+    metadata=pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, partition_key="k" * 128), is_marked=False
+)
+def test_the_usual_key_is_the_partition_key_or_none(metadata: pb.MessageMetadata, is_marked: bool):
+    if is_marked:
+        metadata.partition_key_b64_encoded = True
+    key = entries.usual_key(entries.encode_entry(metadata, b"x"))
+    plain = not metadata.HasField("ordering_key") and not metadata.partition_key_b64_encoded
+    assert key is None or (plain and key == metadata.partition_key.encode())
+
+
+def test_the_usual_key_of_a_message_with_a_short_key_is_found():
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, partition_key="key-7")
+    entry = entries.encode_entry(metadata, b"x")
+    assert entries.usual_key(entry) == b"key-7"
+    assert entries.read_header(entry) == expected_header(metadata)
+    assert entries.usual_key(entries.encode_entry(SIMPLE, b"x")) is None
+    assert entries.usual_key(b"") is None
+
+
 @given(metadata=METADATA, payload=st.binary(max_size=50))
 def test_an_entry_is_magic_checksum_size_metadata_payload(metadata: pb.MessageMetadata, payload: bytes):
     raw = metadata.SerializeToString()

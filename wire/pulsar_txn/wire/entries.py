@@ -135,8 +135,9 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
         if verify and checked:
             _verify(entry, checked)
     if (found := _USUAL(entry, begin, end)) is not None:
-        size, name, sequence, published, count, marker, least, most, highest = found.groups()
-        if len(name) == size[0] and (producer_name := _name(name)) is not None:
+        size, name, sequence, published, key_size, key, count, marker, least, most, highest = found.groups()
+        fits = len(name) == size[0] and (key is None or len(key) == key_size[0])
+        if fits and (producer_name := _name(name)) is not None:
             if marker is None and highest is None and len(sequence) <= 9 >= len(published):
                 if least is None:
                     txn_id = None
@@ -192,6 +193,7 @@ def _checksum(entry: bytes | memoryview) -> int:
 _USUAL: Final = re.compile(
     (
         rb"\x0a([\x00-\x7f])(.*?)\x10N\x18N"  # producer name, sequence id, publish time
+        rb"(?:\x32([\x00-\x7f])(.*?))?"  # partition key
         rb"(?:\x40[\x00-\x7f])?(?:\x48(?:N))?(?:\x58N)?"  # compression and size before it, messages in the batch
         rb"(?:\xa0\x01N)?(?:\xb0\x01N\xb8\x01N)?(?:\xc0\x01N)?"  # marker, transaction, highest sequence id
     )
@@ -200,6 +202,19 @@ _USUAL: Final = re.compile(
     re.DOTALL,
 ).fullmatch
 """The metadata of nearly every entry: what has more fields, or others, goes through the loop."""
+
+
+def usual_key(entry: bytes | memoryview) -> bytes | None:
+    """The partition key of an entry of the usual form, if it is ASCII. None: `read_metadata` says what its key is."""
+    if entry[:2] != MAGIC or (end := _BEGIN + int.from_bytes(entry[6:_BEGIN])) > len(entry):
+        return None
+    found = _USUAL(entry, _BEGIN, end)
+    if found is None:
+        return None
+    size, name, _, _, key_size, key, *_ = found.groups()
+    if key is None or len(key) != key_size[0] or len(name) != size[0]:
+        return None
+    return key if key.isascii() and _name(name) is not None else None
 
 
 @lru_cache(4096)

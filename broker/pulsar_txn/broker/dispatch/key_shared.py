@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 from base64 import b64decode
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from pulsar_txn.broker.base.settings import BrokerConfig
-from pulsar_txn.wire.entries import read_metadata
+from pulsar_txn.wire.entries import read_metadata, usual_key
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.hashing import key_slot
 from pulsar_txn.wire.ids import EntryHeader, Position
@@ -34,6 +35,9 @@ _SLOTS_PER_TURN: Final = 2000
 
 def sticky_slot(data: bytes) -> int:
     """The slot of an entry: of its ordering key, its partition key, or where it came from."""
+    usual = usual_key(data)
+    if usual is not None:
+        return _slot_of_short(usual)
     try:
         metadata = read_metadata(data)
     except WireError:  # more is wrong with it than a topic looks at; one such message must not keep the others from going out
@@ -46,6 +50,9 @@ def sticky_slot(data: bytes) -> int:
     else:
         key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
     return key_slot(key)
+
+
+_slot_of_short: Final = lru_cache(4096)(key_slot)
 
 
 def _from_base64(text: str) -> bytes:
@@ -123,7 +130,7 @@ class KeyShared(Shared):
         self, position: Position, event: Event, indexes: int | None, consumer: Consumer | None = None
     ) -> Sequence[Consumer]:
         """Let a slot of which a consumer holds no entry any more go to its owner."""
-        gone = super()._tell(position, event, indexes, consumer)
+        gone = self.holders.tell(position, event, indexes, consumer)
         slot = self._slots.get(position) if gone else None
         if slot is not None:
             for each in gone:

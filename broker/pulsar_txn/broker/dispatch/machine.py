@@ -269,7 +269,7 @@ class SingleActive(Dispatch):
         if not live or active is None:
             return None
         active.take(live.bit_count())
-        return active, ack_set_of(live, batch_size), 0
+        return active, ack_set_of(live, batch_size) if batch_size else None, 0
 
     def begin_look(self) -> None:
         """Do nothing: `must_look` is never true."""

@@ -196,7 +196,8 @@ class Shared(Dispatch):
 
     def _choose(self) -> bool:
         """Find the consumer that takes the next entry, unless none can."""
-        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
+        of_all = self._most_unacked_of_all
+        if (of_all and self.holders.count >= of_all) or (self._chunks is not None and self._chunks.is_full):
             return False
         consumers, most = self.consumers, self._most_unacked
         count, best = len(consumers), None
@@ -262,7 +263,7 @@ class Shared(Dispatch):
     def _give(self, consumer: Consumer, position: Position, live: int, batch_size: int) -> Delivery:
         self.holders.give(position, consumer, live)
         count = self.redeliveries.get(position, 0) if self.redeliveries else 0
-        return consumer, ack_set_of(live, batch_size), count
+        return consumer, ack_set_of(live, batch_size) if batch_size else None, count
 
     def trimmed(self, position: Position, first: Position) -> None:
         """Forget what waited there."""
