@@ -49,6 +49,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken(page) == []
 
 
+def test_no_table_is_cut_in_two_by_an_empty_line() -> None:
+    """Rows without a head are shown as text."""
+    found = []
+    for page in pages():
+        lines = FENCE.sub("", page.read_text(encoding="utf-8")).split("\n")
+        for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+            if line.startswith("|") and not before.startswith("|") and not re.fullmatch(r"\|[\s:|-]+\|", after):
+                found.append(f"{page.relative_to(CHECKOUT)}: {line[:60]}")
+    assert found == []
+
+
 def test_a_page_of_the_docs_links_only_within_the_docs() -> None:
     """So that the pages work as a site of their own; other files are named, not linked."""
     outside = [
