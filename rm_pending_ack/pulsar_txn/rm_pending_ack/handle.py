@@ -250,7 +250,8 @@ class PendingAckHandle:
         state = self._state.state_of(txn_id)
         cell = TRANSITIONS[state, event]
         if cell.code is not None:
-            raise Refusal(cell.code, f"transaction {txn_id} is over on {self.subscription} ({state.name.lower()})")
+            text = f"transaction {txn_id} is over on {self.subscription} ({state.name.lower()}); use a new transaction"
+            raise Refusal(cell.code, text)
         return cell.act is ASK
 
     def _verified(self, answer: Verified) -> Step[Record]:

@@ -1,4 +1,4 @@
-"""Requirements of the Spark source and sink. Asked when an import has failed, so that the error says what to install."""
+"""Requirements of the Spark source and sink, checked after an import has failed: the error says what to install."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def why_not() -> str | None:
     try:
         installed = str(importlib.import_module("pyspark").__version__)
     except ImportError:
-        return 'PySpark is not installed: pip install "pyspark>=4.2,<5"'
+        return 'PySpark is not installed: pip install "pyspark>=4.2,<5" pyarrow numpy'
     if _numbers(installed) < OLDEST_PYSPARK:
         return f'format("pulsar") needs PySpark 4.2 or newer, and {installed} is installed: pip install "pyspark>=4.2,<5"'
     lacking = [name for name in ("pyarrow", "numpy") if not _is_there(name)]
