@@ -27,7 +27,7 @@ def check(kind: type | tuple[type, ...], value: object, name: str) -> None:
 
 
 def check_optional(kind: type | tuple[type, ...], value: object, name: str) -> None:
-    """As `check`, and None will do."""
+    """Check a value as `check` does; None will do."""
     if value is not None:
         check(kind, value, name)
 

@@ -315,7 +315,7 @@ class Client:
             self._end()
 
     def shutdown(self) -> None:
-        """As `close`."""
+        """Close the client; see `close`."""
         self.close()
 
     def _end(self) -> None:

@@ -104,7 +104,7 @@ class Consumer(_consuming.Consuming):
         self._listening = Listening(own.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Consumer, Message], object]) -> None:
-        """For `Client.subscribe`: have a function called for each message."""
+        """Have a function called for each message, for `Client.subscribe`."""
         self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
@@ -170,7 +170,7 @@ class Reader(_consuming.Receiving):
         self._listening = Listening(own.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Reader, Message], object]) -> None:
-        """For `Client.create_reader`: have a function called for each message."""
+        """Have a function called for each message, for `Client.create_reader`."""
         self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:

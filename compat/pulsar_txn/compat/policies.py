@@ -159,7 +159,7 @@ class ConsumerKeySharedPolicy:
 
     @property
     def key_shared_mode(self) -> KeySharedMode:
-        """By the broker, or fixed ranges."""
+        """Mode of the ranges: by the broker, or fixed."""
         return self._mode
 
     @property
@@ -238,7 +238,7 @@ class ServiceInfo:
 
     @property
     def use_tls(self) -> bool:
-        """By the URL's scheme."""
+        """Tell by the URL's scheme."""
         return self.service_url.startswith(("pulsar+ssl://", "https://"))
 
 
@@ -246,11 +246,11 @@ class ServiceInfoProvider:
     """Not supported by `Client`; here so that classes that derive from it can be imported."""
 
     def initial_service_info(self) -> ServiceInfo:
-        """To be overridden."""
+        """Override this method."""
         raise not_supported("ServiceInfoProvider", "give the service URL")
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """To be overridden."""
+        """Override this method."""
         raise not_supported("ServiceInfoProvider", "give the service URL")
 
     def close(self) -> None:

@@ -170,7 +170,7 @@ class Array(Field):
         super().__init__(default, required, required_default)
 
     def definition(self, known: set[str]) -> Any:
-        """Of its items."""
+        """Definition of its items."""
         return {"type": "array", "items": self.array_type.definition(known)}
 
     def validate(self, name: str, value: Any) -> Any:
@@ -193,7 +193,7 @@ class Map(Field):
         super().__init__(default, required, required_default)
 
     def definition(self, known: set[str]) -> Any:
-        """Of its values."""
+        """Definition of its values."""
         return {"type": "map", "values": self.value_type.definition(known)}
 
     def validate(self, name: str, value: Any) -> Any:
@@ -383,11 +383,11 @@ class PreEncoded:
         self.info = info
 
     def encode(self, value: bytes) -> bytes:
-        """As it is."""
+        """Return it as it is."""
         return value
 
     def decode(self, payload: bytes) -> bytes:
-        """As it is."""
+        """Return it as it is."""
         return payload
 
 
@@ -399,11 +399,11 @@ class PreEncodedWritten(PreEncoded):
         self._inner = inner
 
     def decode(self, payload: bytes) -> Any:
-        """By the schema."""
+        """Decode by the schema."""
         return self._inner.decode(payload)
 
     def decode_written(self, payload: bytes, writer: SchemaInfo) -> Any:
-        """By the schema and its writer's."""
+        """Decode by the schema and its writer's."""
         return self._inner.decode_written(payload, writer)
 
 

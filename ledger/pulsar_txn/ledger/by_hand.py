@@ -178,7 +178,7 @@ class ByToken:
         )
 
     def decide(self, request: Asked, now_ms: int) -> Step[Any]:
-        """Of the machine, for the original request."""
+        """Call the machine's, for the original request."""
         try:
             step: Step[Any] = self.machine.decide(request.original, now_ms)
         except Refusal as refusal:
@@ -188,52 +188,52 @@ class ByToken:
         return self.shown(step)
 
     def apply(self, log: str, position: Position, record: Any) -> None:
-        """Of the machine."""
+        """Call the machine's."""
         self.machine.apply(log, position, record)
 
     def encode(self, log: str, record: Any) -> bytes:
-        """Of the machine."""
+        """Call the machine's."""
         data: bytes = self.machine.encode(log, record)
         return data
 
     def decode(self, log: str, data: bytes) -> Any:
-        """Of the machine."""
+        """Call the machine's."""
         return self.machine.decode(log, data)
 
     def recovered(self, now_ms: int) -> Step[Any]:
-        """Of the machine."""
+        """Call the machine's."""
         return self.shown(self.machine.recovered(now_ms))
 
     def deadline(self) -> int | None:
-        """Of the machine."""
+        """Call the machine's."""
         deadline: int | None = self.machine.deadline()
         return deadline
 
     def expire(self, now_ms: int) -> Step[Any]:
-        """Of the machine."""
+        """Call the machine's."""
         return self.shown(self.machine.expire(now_ms))
 
     def snapshot(self) -> Iterator[bytes]:
-        """Of the machine."""
+        """Call the machine's."""
         slices: Iterator[bytes] = self.machine.snapshot()
         return slices
 
     def restore(self, part: bytes) -> None:
-        """Of the machine."""
+        """Call the machine's."""
         self.machine.restore(part)
 
     def trim_before(self, log: str) -> Position | None:
-        """Of the machine."""
+        """Call the machine's."""
         before: Position | None = self.machine.trim_before(log)
         return before
 
     def check_invariants(self) -> None:
-        """Of the machine."""
+        """Call the machine's."""
         self.machine.check_invariants()
 
 
 class Skin:
-    """What a `HandHost` asks of its caller. Each overrides what it needs."""
+    """Skin of a `HandHost`: what it asks of its caller. Each overrides what it needs."""
 
     def begin_turn(self) -> None:
         """See `Host.begin_turn`."""

@@ -47,7 +47,7 @@ class CommitGroup:
         self.cursors[cursor] = changes
 
     def grew(self, size: int) -> None:
-        """So many more bytes are in it."""
+        """Count more bytes."""
         self.bytes += size
 
     def waiter(self) -> asyncio.Future[None]:
@@ -83,4 +83,4 @@ class Groups(Protocol):
         """Something joined the open group: commit it soon."""
 
     def count(self, size: int) -> None:
-        """Of what joined the open group, `size` bytes are no entries; the group may be closed by that."""
+        """Count `size` bytes that joined the open group and are no entries; the group may be closed by that."""

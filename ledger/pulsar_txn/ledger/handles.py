@@ -393,7 +393,7 @@ class BaseCursor:
         return max(-1, min(self.log.entry_of(position), self.log.next_entry - 1))
 
     def _delete_many(self, entries: list[int]) -> None:
-        """In several groups, so that no frame is too large for them."""
+        """Delete in several groups, so that no frame is too large for them."""
         for start in range(0, len(entries), _DELETES_AT_ONCE):
             some = entries[start : start + _DELETES_AT_ONCE]
             self._changes.delete(some)

@@ -57,7 +57,7 @@ class Tally:
         self.max_bytes = max_bytes
 
     def grew(self, size: int) -> None:
-        """So many bytes came; fewer than none: they went."""
+        """Count bytes that came, or, below 0, that went."""
         self.bytes += size
 
     def limit(self, max_bytes: int) -> None:

@@ -237,6 +237,6 @@ class Recovery:
         return self._log or "", self._next
 
     def read(self, entries: Sequence[tuple[Position, bytes]]) -> None:
-        """These entries were read, and applied; none of them: the log ends here."""
+        """Take entries that were read and applied; none means that the log ends here."""
         log = self._places[self._log or ""].log
         self._next = log.next_position(entries[-1][0]) if entries else None

@@ -152,7 +152,7 @@ class PendingAck(Machine[Request, Any], Protocol):
         """Counters at this moment."""
 
     def first_holder(self) -> TxnId | None:
-        """Of the open transactions that hold acknowledgements, the one whose acks begin first in the topic.
+        """Open transaction whose acknowledgements begin first in the topic.
 
         None: there is no such transaction, so the place of the cursor does not depend on any outcome.
         """

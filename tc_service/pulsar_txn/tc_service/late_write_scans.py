@@ -48,7 +48,7 @@ class _ClusterReads:
         return await self._reader.buffer(topic)
 
     async def pending_acks(self, topic: str, subscription: str) -> PendingAckFacts:
-        """Those of a subscription."""
+        """Pending acks of a subscription."""
         return await self._reader.pending_acks(topic, subscription)
 
     async def ongoing_transactions(self, topic: str) -> list[TxnId]:

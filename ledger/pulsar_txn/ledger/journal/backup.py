@@ -40,7 +40,7 @@ Step: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class BackupRefused(LedgerError):  # noqa: N818 - named by what happened
-    """There is no backup to be made here, or none to be restored from; the text says why."""
+    """Refusal to make a backup here, or to restore from one; the text says why."""
 
 
 @attrs.frozen

@@ -194,14 +194,14 @@ class Checkpoints:
         self._open = None
 
     def first(self, number: int, live: Iterable[int], room: int, now: float) -> Slice:
-        """For the first frame of segment `number`, which has `room` beside its group; `live` are the segments before it."""
+        """Slice for the first frame of segment `number`, which has `room` beside its group; `live` are those before it."""
         taken = self._begin(number, live, now) if self._open is None and room >= self.slice_room else self.next(room, now)
         if taken.whole or taken.completes >= 0:
             return taken
         return taken._replace(head=self._where())
 
     def next(self, room: int, now: float) -> Slice:
-        """For a frame with `room` beside its group."""
+        """Slice for a frame with `room` beside its group."""
         checkpoint = self._open
         if checkpoint is None or room < self.slice_room or self.wait(now) > 0:
             return NO_SLICE
@@ -265,7 +265,7 @@ class Replay:
                 end[0].reach(end[1])
 
     def check_complete(self) -> None:
-        """After the last frame: ValueError when a part of a cursor never came."""
+        """Check after the last frame: ValueError when a part of a cursor never came."""
         for cursor in self.state.cursors.values():
             if cursor.upto != END:
                 raise ValueError(f"cursor {cursor.name!r} of log {cursor.log.name!r} ends at entry {cursor.upto}")
@@ -285,7 +285,7 @@ class Replay:
                 self._found.setdefault(log.ledger_id, []).append((number, section))
 
     def build_indexes(self, *, unreadable: bool) -> None:
-        """After the last segment: from all sections that were found, the index of each log. Gaps are damage.
+        """Build the index of each log after the last segment, from all sections that were found. Gaps are damage.
 
         `unreadable`: sections may be missing only because a medium could not be read.
         """

@@ -253,7 +253,7 @@ class Files(Protocol):
         """Up to `size` bytes; fewer only at the file's end."""
 
     def read_cached(self, fd: int, size: int, offset: int) -> bytes | None:
-        """As `read`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
+        """Read without waiting for the disk: None when something is not in memory. It is being fetched then."""
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write buffers one after the other; returns how many bytes were written, which may be fewer."""
@@ -393,7 +393,7 @@ class RealFiles:
         return fd
 
     def file_system(self, path: str) -> str:
-        """From the mount with the longest path above `path`; empty where the system does not tell."""
+        """File system of the mount with the longest path above `path`; empty where the system does not tell."""
         real = str(Path(path).resolve())
         found, longest = "", -1
         with contextlib.suppress(OSError):

@@ -629,7 +629,7 @@ class RunReader:
         return self._split(log, run, data, lengths, skip, entry)
 
     def cached_entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes] | None:
-        """As `entries`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
+        """Read entries without waiting for the disk: None when something is not in memory. It is being fetched then."""
         self._opened.cached_only = True
         try:
             return self.entries(log, entry, upto, max_entries, max_bytes)

@@ -269,12 +269,12 @@ class JournalWriter:
         return group
 
     def grew(self, size: int) -> None:
-        """So many bytes joined the open group."""
+        """Count bytes that joined the open group."""
         self.open_group.grew(size)
         self.pressure.enter(size)
 
     def count(self, size: int) -> None:
-        """Of what joined the open group, `size` bytes are no entries; a group that is large by now is sealed."""
+        """Count `size` bytes that joined the open group and are no entries; a group that is large by now is sealed."""
         self.grew(size)
         if self.open_group.bytes >= self.group_bytes:
             self.seal()

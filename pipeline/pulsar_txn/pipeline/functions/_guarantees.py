@@ -81,7 +81,7 @@ class Loop:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Until `stop`; what was taken is finished. Raises what no further attempt mends."""
+        """Run until `stop`, and finish what was taken. Raises errors that no further attempt mends."""
         if self._config.is_managed:
             await self._run_pipeline()
             return
@@ -300,7 +300,7 @@ class Note:
 
 
 async def pause_or_stop(seconds: float, stop: asyncio.Event) -> None:
-    """So long, or until `stop` is set."""
+    """Wait for so long, or until `stop` is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

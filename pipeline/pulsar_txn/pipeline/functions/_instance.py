@@ -145,7 +145,7 @@ class Instance:
         return lambda message: serde.deserialize(message.data)
 
     def _learn_reader(self, topic: str, pattern: str | None) -> Callable[[Message[Any]], Any]:
-        """Of a partition, or of a topic that a pattern has found."""
+        """Learn the reader of a partition, or of a topic that a pattern has found."""
         whole = self._readers.get(str(parse_topic(topic).base))
         found = whole or self._reader(topic if pattern is None else pattern)
         self._readers[topic] = found

@@ -44,7 +44,7 @@ class Outlet:
         return handed
 
     def _hand_over(self) -> bool:
-        """As much as the producer takes; whether that was everything."""
+        """Hand over as much as the producer takes. True if that was everything."""
         while self._waiting:
             handed, payload, options = self._waiting[0]
             if self._producer is None:

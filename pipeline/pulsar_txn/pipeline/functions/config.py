@@ -218,7 +218,7 @@ class FunctionConfig:
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Self:
-        """From official keys. A key that has no effect here is warned of, one that asks for something else is refused."""
+        """Make a configuration of official keys. Warns of a key without effect here, and refuses one that asks for more."""
         given = {key: value for key, value in config.items() if value is not None and (key, value) not in SAYS_NOTHING}
         for key in IGNORED.keys() & given.keys():
             warnings.warn(f"{key} has no effect: {IGNORED[key]}", UserWarning, stacklevel=2)
@@ -237,7 +237,7 @@ class FunctionConfig:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """From a YAML file; needs PyYAML, which the extra `functions` brings. OSError when it cannot be read."""
+        """Read a configuration from a YAML file; needs PyYAML (extra `functions`). OSError when it cannot be read."""
         return cls.from_mapping(cls.read(path))
 
     @staticmethod

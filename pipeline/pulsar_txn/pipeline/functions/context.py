@@ -253,7 +253,7 @@ class Context:
         self._ended = self._txn is not None
 
     def send_output(self, payload: Any, producer_name: str | None, sequence_id: int | None) -> None:
-        """On the loop: what `process` returned, with the properties of the input."""
+        """Send what `process` returned, with the properties of the input. On the loop only."""
         config, message = self._instance.config, self._message
         options: dict[str, Any]
         if self._window is not None:  # it is not of one message

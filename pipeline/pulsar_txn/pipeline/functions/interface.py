@@ -21,7 +21,7 @@ class Function:
 
 
 class SerDe:
-    """From values to bytes and back. Both are called for one message at a time, by each instance on an object of its own."""
+    """Conversion of values to bytes and back. Each instance has its own object, and calls it for one message at a time."""
 
     def serialize(self, input: Any) -> bytes:  # noqa: A002 - the official name
         """The payload of a value."""

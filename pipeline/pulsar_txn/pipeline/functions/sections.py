@@ -164,7 +164,7 @@ class TransactionConfig:
 
     @classmethod
     def parse(cls, key: str, value: Any) -> Self:
-        """From the mapping under `key`."""
+        """Read the section from the mapping under `key`."""
         return section(
             cls,
             key,
@@ -197,7 +197,7 @@ class StateConfig:
 
     @classmethod
     def parse(cls, key: str, value: Any) -> Self:
-        """From the mapping under `key`."""
+        """Read the section from the mapping under `key`."""
         keys = {"stateTopic": ("topic", text), "stateScope": ("scope", choice(StateScope.__members__))}
         return section(cls, key, value, keys)
 
@@ -214,7 +214,7 @@ class InputSpec:
 
     @classmethod
     def parse(cls, key: str, value: Any) -> Self:
-        """From the mapping under `key`."""
+        """Read the section from the mapping under `key`."""
         return section(
             cls,
             key,
@@ -240,7 +240,7 @@ class ProducerConfig:
 
     @classmethod
     def parse(cls, key: str, value: Any) -> Self:
-        """From the mapping under `key`."""
+        """Read the section from the mapping under `key`."""
         return section(
             cls,
             key,

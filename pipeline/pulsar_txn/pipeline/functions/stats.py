@@ -36,7 +36,7 @@ class FunctionStats:
     user_metrics: Mapping[str, UserMetric]
 
     def metrics(self) -> dict[str, float]:
-        """By the official names of metrics; those of the function as `pulsar_function_user_metric_<name>_sum` and `_count`."""
+        """Metrics by their official names; those of the function as `pulsar_function_user_metric_<name>_sum` and `_count`."""
         found: dict[str, float] = {
             f"{PREFIX}received_total": self.received,
             f"{PREFIX}processed_successfully_total": self.processed_successfully,
@@ -52,7 +52,7 @@ class FunctionStats:
 
 
 class Counts:
-    """Of one instance, while it runs."""
+    """Counts of one instance, while it runs."""
 
     def __init__(self) -> None:
         self.received = self.successes = self.user_exceptions = self.system_exceptions = 0

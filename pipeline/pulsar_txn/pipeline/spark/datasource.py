@@ -38,11 +38,11 @@ class PulsarDataSource(DataSource):
         return all_columns(options, topics_type(options)).schema
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        """For `spark.read`."""
+        """Reader for `spark.read`."""
         return PulsarBatchReader(*self._source_options(schema, Query.BATCH_READ))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
-        """For `spark.readStream`. What comes back for wrong options raises OptionError at its first call."""
+        """Reader for `spark.readStream`. For wrong options it raises OptionError at its first call."""
         try:
             options, layout = self._source_options(schema, Query.STREAM_READ)
         except OptionError as error:
@@ -50,13 +50,13 @@ class PulsarDataSource(DataSource):
         return PulsarStreamReader(options, layout, self.on_step)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
-        """For `df.write`."""
+        """Writer for `df.write`."""
         if overwrite:
             raise OptionError('a topic cannot be overwritten: use .mode("append")')
         return PulsarBatchWriter(self._sink_options(schema, Query.BATCH_WRITE), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
-        """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
+        """Writer for `df.writeStream`, output modes append and complete (`overwrite`: each one brings all rows again)."""
         del overwrite
         options = self._sink_options(schema, Query.STREAM_WRITE)
         return PulsarStreamWriter(options, self.options.get("checkpointLocation"), self.on_step, schema)

@@ -327,7 +327,7 @@ class HalfTopicTransactionBuffer:
         return Step(effects=(PublishMaxRead(self.max_read_position), *map(self._copies, self._committing)))
 
     def _in_order_of_commit(self) -> OrderedDict[TxnId, HalfTransaction]:
-        """Those with a commit. A snapshot tells transactions in the order in which they opened."""
+        """Transactions with a commit. A snapshot tells transactions in the order in which they opened."""
         return OrderedDict(sorted(self._committing.items(), key=lambda item: item[1].commit))
 
     def deadline(self) -> int | None:

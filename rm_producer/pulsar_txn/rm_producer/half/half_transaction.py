@@ -49,7 +49,7 @@ class HalfTransaction:
         return self._positions[2 * index], self._positions[2 * index + 1]
 
     def remaining(self) -> Positions:
-        """Those that are not copied yet."""
+        """Messages that are not copied yet."""
         return Positions(self._positions, self.copied, len(self))
 
     def image(self) -> Image:

@@ -62,5 +62,5 @@ class Watermarks:
         return any(first is not None and first.least <= of.get(most, -1) for most, first in firsts)
 
     def found(self) -> frozenset[TxnId]:
-        """For invariants: the transactions that would be found."""
+        """Transactions that would be found, for invariants."""
         return frozenset(txn_id for leasts in self._leasts.values() for txn_id in leasts)

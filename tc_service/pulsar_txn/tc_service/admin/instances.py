@@ -79,7 +79,7 @@ class OtherInstances:
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
-        """As long as the app serves."""
+        """Keep the session as long as the app serves."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as self._session:
             yield
@@ -126,7 +126,7 @@ def _credentials(request: web.Request, url: str) -> Mapping[str, str]:
 
 
 def unanswered(url: str, answer: Answer) -> Unanswered:
-    """For a status that is an error."""
+    """Report a status that is an error."""
     return Unanswered(f"{url} answers {answer.status}: {answer.body.decode(errors='replace')[:_SHOWN]}")
 
 
@@ -234,7 +234,7 @@ class _OtherAnswers:
         return response
 
     def headers(self) -> CIMultiDict[str]:
-        """Those of an answer in which some are missing."""
+        """Headers of an answer in which some instances are missing."""
         return CIMultiDict((UNANSWERED, " ".join(each.split())) for each in self.missing)
 
 

@@ -72,7 +72,7 @@ class TopicQueue(Generic[T]):
         self.waiting.append(end)
 
     def start(self, end: T) -> bool:
-        """As `add`, but whether it may be tried at once: then it is under way."""
+        """Add an end as `add` does. True if it may be tried at once: then it is under way."""
         if self.waiting or self.failures or self._in_flight >= self._width:
             self.waiting.append(end)
             return False
@@ -80,7 +80,7 @@ class TopicQueue(Generic[T]):
         return True
 
     def take(self, now_ms: int) -> list[T]:
-        """Those to try now; each is reported to `answered`."""
+        """Ends to try now; each is reported to `answered`."""
         width = 1 if self.failures else self._width
         if not self.waiting or now_ms < self._next_try_ms:
             return []
@@ -159,7 +159,7 @@ class Repeats:
         self._ends.append((max(due_ms, self._ends[-1][0] if self._ends else 0), again, False))
 
     def due(self, now_ms: int) -> list[TellParticipant]:
-        """Those whose time has come, not too many at once; each is given once."""
+        """Repeats whose time has come, not too many at once; each is given once."""
         found: list[TellParticipant] = []
         ends = self._ends
         for _ in range(_LOOKED_AT_ONCE):
@@ -270,7 +270,7 @@ class EndDriver:
 
     @property
     def oldest_ms(self) -> int:
-        """For how long the end waits that was asked for first; 0 when none does."""
+        """Age of the end that has waited longest; 0 when none waits."""
         return next((self._now_ms() - end.since_ms for end in self._untold.values()), 0)
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:

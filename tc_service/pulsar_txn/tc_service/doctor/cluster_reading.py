@@ -336,7 +336,7 @@ class Examination:
         return findings
 
     async def _load_all(self, numbers: Sequence[int]) -> list[Finding]:
-        """Those of these coordinators that do not get ready when a client asks for them."""
+        """Coordinators among these that do not get ready when a client asks for them."""
         if not numbers:
             return []
         words = dict(zip(numbers, await asyncio.gather(*map(self._load, numbers)), strict=True))

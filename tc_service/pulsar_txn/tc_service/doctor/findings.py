@@ -118,7 +118,7 @@ class Ledgers:
 
     @classmethod
     def of(cls, internal_stats: Mapping[str, object]) -> Ledgers:
-        """From the answer of `internalStats`, where the newest ledger has its count beside the others."""
+        """Read it from the answer of `internalStats`, where the newest ledger has its count beside the others."""
         listed: list[dict[str, int]] = internal_stats["ledgers"]  # type: ignore[assignment]  # as the broker writes it
         found = [(int(each["ledgerId"]), int(each["entries"])) for each in listed]
         newest, last = position_of(str(internal_stats["lastConfirmedEntry"]))

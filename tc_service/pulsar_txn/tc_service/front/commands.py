@@ -233,7 +233,7 @@ class Front(Protocol):
 
     @property
     def connections(self) -> MutableMapping[Any, None]:
-        """Those that were let in."""
+        """Connections that were admitted."""
 
     @property
     def under_pressure(self) -> bool:
@@ -244,7 +244,7 @@ class Link(Answering, Protocol):
     """A client's connection with that of its broker."""
 
     def forward(self, data: list[bytes]) -> None:
-        """To the broker."""
+        """Forward to the broker."""
 
     def begin_request(self) -> None:
         """A request is taken."""

@@ -68,7 +68,7 @@ class Upstream(asyncio.Protocol):
         self.transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
-        """To the client."""
+        """Pass data on to the client."""
         self._client.from_broker(data)
 
     def pause_writing(self) -> None:
@@ -141,7 +141,7 @@ class FrontConnection(asyncio.Protocol):
             self.hold(_LEDGER, hold=True)
 
     def data_received(self, data: bytes) -> None:
-        """From the client."""
+        """Take data from the client."""
         if self._closed:
             return
         self._silent_ticks = 0
@@ -154,7 +154,7 @@ class FrontConnection(asyncio.Protocol):
             self._broken(error)
 
     def from_broker(self, data: bytes) -> None:
-        """From the broker: on to the client, and answers of ours between two frames."""
+        """Pass data of the broker on to the client, with answers of ours between two frames."""
         if self._closed or self._transport is None:
             return
         try:
@@ -232,7 +232,7 @@ class FrontConnection(asyncio.Protocol):
         self.hold(_CONNECTING, hold=False)
 
     def forward(self, data: list[bytes]) -> None:
-        """To the broker."""
+        """Forward to the broker."""
         if self._upstream is not None and self._upstream.transport is not None:
             self._upstream.transport.writelines(data)
 
@@ -272,7 +272,7 @@ class FrontConnection(asyncio.Protocol):
             self._front.turn.flush_later(self)
 
     def write_command(self, name: str, **fields: Any) -> None:
-        """As `write`."""
+        """Write a command; see `write`."""
         self.write(command(name, **fields))
 
     def answer(self, data: bytes) -> None:
@@ -341,7 +341,7 @@ class FrontConnection(asyncio.Protocol):
         self.hold(_DRAINING, hold=True)
 
     def look(self) -> None:
-        """From time to time: away with a client that is not let in, because it does not say CONNECT for example."""
+        """Close clients that were not admitted in time, because they do not say CONNECT for example."""
         self._looks = self._looks + 1 if not self.connected else 0
         if self._looks >= _LOOKS:
             self._abort("it does not say CONNECT, or the broker does not answer")

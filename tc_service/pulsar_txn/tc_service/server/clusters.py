@@ -102,7 +102,7 @@ class Driver(Protocol):
 
     @property
     def oldest_ms(self) -> int:
-        """For how long the first of them waits."""
+        """Age of the first of them."""
 
     def failing_topics(self) -> dict[str, int]:
         """Topics whose last attempt failed, with the number of failures in a row."""

@@ -499,7 +499,7 @@ class LogIncarnations:
             register.cover(position, covered, is_needed=is_needed)
 
     def _clusters_of(self, log: _LedLog, effect: TellParticipant) -> Iterable[str]:
-        """Those of the transaction that the configuration has."""
+        """Clusters of the transaction that the configuration has."""
         if len(self._claims) == 1:
             return [name for name in (decode(effect.participant)[0],) if name in self._claims]
         info = log.machine.transaction(effect.txn_id.least)

@@ -322,7 +322,7 @@ class RecentEnds:
             self._participants -= len(self._ends.popleft().participants)
 
     def not_repeated(self) -> Iterator[tuple[End, int]]:
-        """Those that may not have been repeated before the log ended, and when each is due: after the time of the log."""
+        """Ends that may not have been repeated before the log ended, and when each is due: after the time of the log."""
         return ((end, end.at_ms + self._delay_ms) for end in list(self._ends))
 
     def stored(self) -> bytes:

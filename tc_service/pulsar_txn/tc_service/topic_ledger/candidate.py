@@ -70,7 +70,7 @@ class StoreContext:
 
 
 class Candidate:
-    """Of one log. `claim()` once."""
+    """Candidate for the lead of one log. Call `claim()` once."""
 
     def __init__(self, context: StoreContext, name: str, ledger_id: int, topic: str) -> None:
         self.fold = LogFold(name, ledger_id)

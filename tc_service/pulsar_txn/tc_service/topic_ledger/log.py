@@ -139,7 +139,7 @@ class FrameQueue:
         self.count(size)
 
     def count(self, size: int) -> None:
-        """So many bytes joined the open group."""
+        """Count bytes that joined the open group."""
         self.open_group.grew(size)
         self._pressure.enter(size)
 

@@ -32,7 +32,7 @@ class WindowConfig:
 
     @classmethod
     def parse(cls, key: str, value: Any) -> Self:
-        """From the mapping under `key`."""
+        """Read the section from the mapping under `key`."""
         given = {name: each for name, each in value.items() if name not in _IGNORED} if isinstance(value, dict) else value
         return section(cls, key, given, _KEYS)
 

@@ -73,7 +73,7 @@ class WindowLoop:
         self._windows: Windows[Message[bytes]]
 
     async def run(self) -> None:
-        """Until `stop`. What has not left its last window comes again in the next run. Raises what no further attempt mends."""
+        """Run until `stop`. Messages in a window come again in the next run. Raises errors that no further attempt mends."""
         pauses, attempt = self._pauses(), 0
         while not self._stop.is_set():
             try:

@@ -65,7 +65,7 @@ class LastMinute:
         self._forget(now)
 
     def figures(self, now: float) -> dict[str, Any]:
-        """With Pulsar's names."""
+        """Figures with Pulsar's names."""
         self._forget(now)
         last, base = self._noted[-1][1] if self._noted else self._base, self._base
         calls = last.successes + last.user_exceptions - base.successes - base.user_exceptions
@@ -299,7 +299,7 @@ class Supervisor:
         task.add_done_callback(forget)
 
     def reports(self, worker: str) -> dict[str, list[dict[str, Any]]]:
-        """For each function the reports of its instances, in Pulsar's shape."""
+        """Reports of the instances of each function, in Pulsar's shape."""
         found: dict[str, list[dict[str, Any]]] = {}
         now = asyncio.get_running_loop().time()
         for name, keeper in sorted(self.keepers.items(), key=lambda item: (item[0].fqfn, item[0].number)):

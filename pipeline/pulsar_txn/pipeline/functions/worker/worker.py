@@ -127,7 +127,7 @@ class Answers:
     # ---- deletion
 
     async def _unsubscribe(self, client: AsyncClient, config: FunctionConfig, _: Question) -> None:
-        """After the function's instances have ended."""
+        """Remove the subscription after the function's instances have ended."""
         if config.patterns:
             raise RefusedError(400, "its inputs are a pattern; remove the subscription from each topic")
         async with self._supervisor.without(config.fqfn):
@@ -210,7 +210,7 @@ PAUSE_SECONDS: Final = 1.0
 
 
 async def work(admin_url: str, *, with_parent: bool) -> None:
-    """Until SIGTERM or SIGINT, or, `with_parent`, until the standard input ends. WorkerReplaced when another one takes over.
+    """Work until SIGTERM or SIGINT, or with `with_parent` until stdin ends. WorkerReplaced when another one takes over.
 
     While the broker does not answer, the functions run on.
     """

@@ -305,7 +305,7 @@ class AvroValues:
         self._prepare = converter(node, lambda _: None, pairs=True)
 
     def reader(self, written: SchemaInfo) -> Callable[[bytes], Any]:
-        """From a payload that was written with this schema to a value for Arrow. SchemaMismatch."""
+        """Function from a payload with this schema to a value for Arrow. SchemaMismatch."""
         decode, fix = self._schema.decode_written, self._fix
         if fix is None:
             return lambda payload: decode(payload, written)
@@ -330,7 +330,7 @@ _DAY_MS: Final = _PER_DAY // 1000
 
 
 def json_reader(node: Node) -> Callable[[bytes], Any]:
-    """From a payload to a value for Arrow. ValueError, TypeError."""
+    """Function from a payload to a value for Arrow. It raises ValueError, TypeError."""
     convert = converter(node, _read)
     if convert is None:
         return json.loads
@@ -349,7 +349,7 @@ def _needs_text(node: Node) -> bool:
 
 
 def json_writer(node: Node) -> Callable[[Any], bytes]:
-    """From a value of Arrow to a payload."""
+    """Function from a value of Arrow to a payload."""
     convert = converter(node, _write, pairs=True)
     check = _required(node)
 

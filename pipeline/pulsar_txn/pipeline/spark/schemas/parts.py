@@ -89,7 +89,7 @@ def _is_map(field: Any) -> bool:
 
 
 def message_reader(kind: Any) -> Callable[[bytes], Any]:
-    """From a payload to a value for Arrow; `kind` is the class of the messages."""
+    """Function from a payload to a value for Arrow; `kind` is the class of the messages."""
     to_row = _row_of(kind.DESCRIPTOR)
     return lambda payload: to_row(kind.FromString(payload))
 
@@ -128,7 +128,7 @@ def _same(value: Any) -> Any:
 
 
 def message_writer(kind: Any) -> Callable[[Any], bytes]:
-    """From a value of Arrow to a payload. A null field is not written. ValueError, TypeError."""
+    """Function from a value of Arrow to a payload. A null field is not written. ValueError, TypeError."""
 
     def write(value: Any) -> bytes:
         message = kind()

@@ -46,7 +46,7 @@ class EncodedRows:
     sizes: Any
 
     def take(self, indices: Any) -> EncodedRows:
-        """These rows, in this order."""
+        """Take these rows, in this order."""
         return EncodedRows(self.messages.take(indices), self.sizes.take(indices))
 
 

@@ -79,7 +79,7 @@ def count_partitions(options: Options, topic: str) -> int:
 
 
 def counted(options: Options) -> dict[str, int]:
-    """Those of the topics that the options name; asked on the driver, before the tasks."""
+    """Numbers of partitions of the topics that the options name; asked on the driver, before the tasks."""
     return {topic: count_partitions(options, topic) for topic in options.topics}
 
 

@@ -160,7 +160,7 @@ class Carrier:
         self._sent.append(Payload(payload.topic, payload.partition, attrs.evolve(payload.batch, payload=b"")))
 
     def parked(self) -> list[Parked]:
-        """Those on the staging topic; they are stored when this returns."""
+        """Payloads on the staging topic; they are stored when this returns."""
         if self._staging is None:
             return []
         places = self._staging.places()

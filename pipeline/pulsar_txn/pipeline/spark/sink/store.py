@@ -437,7 +437,7 @@ class PulsarSinkStore:
 
 
 async def _written(txn: AsyncTransaction) -> None:
-    """Until END_TXN is in the socket and its answer cannot have been looked at, however slow the loop's turns are.
+    """Wait until END_TXN is in the socket and its answer cannot have been looked at, however slow the loop's turns are.
 
     All sends have their receipts, so the turn in which the state becomes COMMITTING asks for END_TXN, and the next one
     writes it before it looks at what that turn's poll has found, which was before the write.

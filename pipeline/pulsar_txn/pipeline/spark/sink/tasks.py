@@ -244,7 +244,7 @@ def _session_time_zone() -> str | None:
 
 
 def task_context() -> TaskContext:
-    """Of the task that this runs in."""
+    """Context of the task that this runs in."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101  # Spark calls `write` inside a task
     return context

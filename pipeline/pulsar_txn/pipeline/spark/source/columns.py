@@ -297,7 +297,7 @@ class _Shared:
         self._which = np.repeat(np.arange(len(entries), dtype=np.int32), self._counts)
 
     def message_id(self, number: int) -> str:
-        """Of one message."""
+        """Id of one message."""
         return f"{self._fronts[self._which[number]]}{self._indexes[number]}"
 
     def message_ids(self) -> pa.Array:

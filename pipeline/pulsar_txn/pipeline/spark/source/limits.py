@@ -126,7 +126,7 @@ class Heads:
                 raise result  # a broker that is away is noticed by whoever asks for ends
 
     async def _moved(self) -> None:
-        """Until the heads sit where they were last told."""
+        """Wait until the heads sit where they were last told."""
         moving, self._moving = self._moving, None
         if moving is not None:
             self._hurry.set()

@@ -124,7 +124,7 @@ class Ledgers:
 
     @classmethod
     def read(cls, stats: Mapping[str, Any]) -> Ledgers:
-        """From Pulsar's `internalStats` of a topic. ValueError, KeyError for something else."""
+        """Read ledgers from Pulsar's `internalStats` of a topic. ValueError, KeyError for something else."""
         last = place(stats["lastConfirmedEntry"])
         sizes = {int(each["ledgerId"]): int(each["entries"]) for each in stats.get("ledgers", ())}
         if last[0] >= 0:  # the list has no entries yet for the ledger that is being written

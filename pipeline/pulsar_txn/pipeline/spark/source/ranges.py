@@ -341,7 +341,7 @@ class RangeReader:
             )
 
     def _inside(self, entries: list[RawEntry]) -> list[RawEntry]:
-        """Those that belong to the range; notices its start and its end."""
+        """Entries that belong to the range; notices its start and its end."""
         wanted = self._wanted
         if not self._start_is_checked:
             self._check_start(entries[0].position)

@@ -183,7 +183,7 @@ async def _oldest(admin: Admin, name: str, first: Place) -> Oldest | None:
 
 
 def behind(found: Mapping[str, Hidden], read: Mapping[str, Place], newest: Mapping[str, Place]) -> dict[str, Any]:
-    """By topic partition, and in all: entries that are not read yet, up to `newest` and to the end; and what is hidden."""
+    """Backlog by topic partition, and in all: entries that are not read yet, up to `newest` and to the end, and hidden ones."""
     partitions = {
         topic: _of(hidden, read.get(topic, NOTHING), newest.get(topic, NOTHING)) for topic, hidden in sorted(found.items())
     }
@@ -300,7 +300,7 @@ class Topics:
                 raise result
 
     async def _move(self, topic: str, place: Place) -> None:
-        """With a consumer for this moment only: one that stays would make a topic again that somebody deletes."""
+        """Move the subscription with a short-lived consumer: one that stays would create a deleted topic again."""
         name = self._options.subscription_name or ""
         position = InitialPosition.EARLIEST
         there = self.heads.topics()
