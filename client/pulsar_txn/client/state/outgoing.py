@@ -536,7 +536,8 @@ class Outgoing:
 
     def flush(self) -> None:
         """Open batches leave; messages whose transaction is still registering follow by themselves."""
-        self.effects += [(Effect.LEAVE, each) for each in self._groups.values() if each.batch is not None or each.full]
+        ready = [each for each in self._groups.values() if (each.batch is not None or each.full) and not each.waits]
+        self.effects += [(Effect.LEAVE, each) for each in ready]
 
     def count(self, unit: Unit) -> None:
         """The transaction wants to know all messages of its open batches."""

@@ -681,7 +681,8 @@ def indexes(bits: int, size: int) -> Iterable[int]:
     """The batch indexes that bits represent; -1 for an entry that is one message."""
     if not size:
         return (-1,) if bits else ()
-    return (index for index in range(size) if bits >> index & 1)
+    first, end = (bits & -bits).bit_length() - 1, min(size, bits.bit_length())  # often one message of a large batch
+    return (index for index in range(first, end) if bits >> index & 1) if bits else ()
 
 
 def places_of(entries: Iterable[tuple[Position, tuple[int, int, Delivery]]]) -> list[Place]:
