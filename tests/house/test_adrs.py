@@ -17,7 +17,7 @@ HEADER = re.compile(r"# (\d+)\. (.+)\n\nDate: (\d{4}-\d\d-\d\d)\n\nStatus: (acce
 HEADINGS = ["Context", "Decision", "Consequences"]
 VERBS = re.compile(
     r"(Ask|Begin|Decide|End|Fence|Give|Hide|Hold|Keep|Lead|Leave|Let|Limit|Load|Name|Open|"
-    r"Prove|Publish|Repeat|Report|Run|Stage|Store|Write) "
+    r"Prove|Publish|Repeat|Report|Request|Run|Signal|Stage|Store|Write) "
 )
 """Imperative verbs of the titles. Add the verb of a new record."""
 BY_FILE = re.compile(r"\badr/(\d{4})(-[\w-]+\.md)?((?:`?(?:,| and) `?\d{4}\b)*)")
