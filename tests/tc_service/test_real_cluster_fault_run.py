@@ -29,7 +29,7 @@ KINDS = ("--instances 1", "--instances 2", "--instances 3", "--services 2")
 @pytest.mark.parametrize(
     ("kind", "transactions", "seconds"),
     [
-        ("--services 2", "300", "12"),
+        ("--services 2", "300", "10"),
         *(pytest.param(kind, "300", "18", marks=pytest.mark.soak) for kind in (*KINDS[:2], "--services 2")),
     ],
 )
