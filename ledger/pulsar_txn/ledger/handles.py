@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pulsar_txn.ledger.cursor_changes import Changes, encode_properties
 from pulsar_txn.ledger.cursor_state import CursorState
@@ -33,6 +33,9 @@ _BEHIND_ALL = 2**63 - 1
 MAX_BATCH_INDEXES: Final = 1 << 24
 _DELETES_AT_ONCE: Final = 1 << 16
 _CHANGE_BYTES: Final = 32
+
+
+L = TypeVar("L", bound="BaseLog")
 
 
 class BaseLog(abc.ABC):
@@ -203,6 +206,28 @@ class BaseLog(abc.ABC):
         """Close the handle without a failure."""
         if self.closed is None:
             self.closed = LogClosed(f"log {self._name!r} was closed; open it again")
+
+
+class OpenLogs(Generic[L]):
+    """The handles that a store has given out, by name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, L] = {}
+
+    def add(self, log: L) -> None:
+        """The log is open."""
+        self.by_name[log.name] = log
+
+    def forget(self, log: L) -> None:
+        """The handle was closed."""
+        if self.by_name.get(log.name) is log:
+            del self.by_name[log.name]
+
+    def take_all(self) -> list[L]:
+        """All of them; none is open afterwards."""
+        logs = list(self.by_name.values())
+        self.by_name.clear()
+        return logs
 
 
 class SnapshotParts(abc.ABC):

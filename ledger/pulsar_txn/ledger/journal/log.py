@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, OpenLogs, SnapshotParts
 from pulsar_txn.ledger.journal.frame import CURSOR_GONE, DATA, SNAPSHOT, Run, crc_seed, encode_record, entry_crc
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
 from pulsar_txn.ledger.journal.segments import RunReader, SegmentFiles
@@ -38,28 +38,6 @@ def _joined(data: Buffer | Sequence[Buffer]) -> tuple[bytes, list[memoryview] | 
     return b"", [memoryview(piece).cast("B") for piece in data]
 
 
-class OpenLogs:
-    """The handles that are given out, by name."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, JournalLog] = {}
-
-    def add(self, log: JournalLog) -> None:
-        """The log is open."""
-        self.by_name[log.name] = log
-
-    def forget(self, log: JournalLog) -> None:
-        """The handle was closed."""
-        if self.by_name.get(log.name) is log:
-            del self.by_name[log.name]
-
-    def take_all(self) -> list[JournalLog]:
-        """All of them; none is open afterwards."""
-        logs = list(self.by_name.values())
-        self.by_name.clear()
-        return logs
-
-
 @attrs.frozen
 class Parts:
     """The parts of a journal, as far as its logs need them."""
@@ -69,7 +47,7 @@ class Parts:
     reader: RunReader
     reclaimer: Reclaimer
     segment_files: SegmentFiles
-    open_logs: OpenLogs
+    open_logs: OpenLogs[JournalLog]
     max_entry_bytes: int
 
     def has_reserve(self, size: int) -> bool:

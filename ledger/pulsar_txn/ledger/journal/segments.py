@@ -41,8 +41,8 @@ from pulsar_txn.ledger.journal.files import (
 from pulsar_txn.ledger.journal.folder import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
 from pulsar_txn.ledger.journal.state import LogState, StoredSnapshot, split_location
-from pulsar_txn.ledger.journal.turn import Turn
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
+from pulsar_txn.ledger.turn import Turn
 
 logger = logging.getLogger(__name__)
 

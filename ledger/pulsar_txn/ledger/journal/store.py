@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from pulsar_txn.ledger.confirming import confirm, fail
+from pulsar_txn.ledger.handles import OpenLogs
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import SYNC, Files, RealFiles, Syncer, describe
 from pulsar_txn.ledger.journal.folder import Finding, first_fatal
@@ -32,12 +33,11 @@ from pulsar_txn.ledger.journal.frame import (
     encode_record,
     encode_trailer,
 )
-from pulsar_txn.ledger.journal.log import JournalLog, OpenLogs, Parts
+from pulsar_txn.ledger.journal.log import JournalLog, Parts
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
 from pulsar_txn.ledger.journal.recovery import Recovered, recover
 from pulsar_txn.ledger.journal.segments import Holds, RunReader, Segment, SegmentFiles
 from pulsar_txn.ledger.journal.state import JournalState, LogState, location
-from pulsar_txn.ledger.journal.turn import Turn
 from pulsar_txn.ledger.journal.writer import Deleted, Frame, JournalGroup, JournalWriter, Unneeded
 from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, DEFAULT_MAX_STATE_BYTES, Pressure, check_name
 from pulsar_txn.ledger.metadata import MetadataTree, TreeStore
@@ -53,6 +53,7 @@ from pulsar_txn.ledger.protocols import (
     StoreInUse,
     Versioned,
 )
+from pulsar_txn.ledger.turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class JournalStore:
         self._syncer: Syncer | None = None
         self._uuid = b""
         self._lock_fd = -1
-        self._open_logs = OpenLogs()
+        self._open_logs: OpenLogs[JournalLog] = OpenLogs()
         self._parts: Parts | None = None
         """None before the start."""
         self._segment: Segment | None = None

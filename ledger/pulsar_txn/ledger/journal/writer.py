@@ -35,9 +35,9 @@ from pulsar_txn.ledger.journal.frame import (
     frame_size,
 )
 from pulsar_txn.ledger.journal.state import JournalState, LogState, SegmentIndex, StoredSnapshot
-from pulsar_txn.ledger.journal.turn import Turn
 from pulsar_txn.ledger.limits import MAX_VALUE_BYTES, Pressure, Tally
 from pulsar_txn.ledger.protocols import Buffer, LedgerError, StorageFailed
+from pulsar_txn.ledger.turn import Turn
 
 if TYPE_CHECKING:
     from pulsar_txn.ledger.handles import BaseLog
