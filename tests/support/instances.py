@@ -14,6 +14,7 @@ from pulsar_txn.client import AsyncCoordinator
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters, agree_on_count
 from pulsar_txn.tc_service.server.incarnations import store_id
+from pulsar_txn.tc_service.server.leaders import Address
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire.ids import TxnId
 
@@ -46,8 +47,7 @@ class Instance:
         self.service = CoordinatorService(world.config, self.store, clusters, world.network)
         self._listener = await world.network.listen("127.0.0.1", self.port, self.service.connection)
         self.service.service_url = self.url
-        self.service.front_url = self.front_url if world.config.has_front else ""
-        await self.service.start(count)
+        await self.service.start(count, front=Address(self.front_url if world.config.has_front else ""))
 
     async def stop(self) -> None:
         await self._listener.close()

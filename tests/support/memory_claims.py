@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from pulsar_txn.ledger.memory import MemoryStore
@@ -26,7 +25,7 @@ class MemoryClaims:
     def __init__(self, cluster: ClaimsOfCluster | None = None) -> None:
         self.cluster = cluster or ClaimsOfCluster()
         self._store = ""
-        self._when_lost: Callable[[str], None] = lambda _: None
+        self._lost: asyncio.Future[str]
 
     def beside(self) -> MemoryClaims:
         return MemoryClaims(self.cluster)
@@ -35,14 +34,17 @@ class MemoryClaims:
     def metadata(self) -> Any:
         return self.cluster.metadata
 
-    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
+    async def open(self, store: str, *, is_shared: bool) -> None:
         if self.cluster.is_away:
             raise LeaseLost("the cluster is away")
         while not is_shared and self.cluster.holders.get(store):
             self.cluster.left.clear()
             await self.cluster.left.wait()
-        self._store, self._when_lost = store, when_lost
+        self._store, self._lost = store, asyncio.get_running_loop().create_future()
         self.cluster.holders.setdefault(store, []).append(self)
+
+    async def lost(self) -> str:
+        return await asyncio.shield(self._lost)
 
     async def is_alive(self, store: str) -> bool:
         holders = self.cluster.holders.setdefault(store, [])
@@ -67,4 +69,4 @@ class MemoryClaims:
 
     def lose(self, why: str = "the topic was moved") -> None:
         self.forget()
-        self._when_lost(why)
+        self._lost.set_result(why)

@@ -73,6 +73,6 @@ def break_connections(store: TopicStore) -> None:
 
 def silence(store: TopicStore) -> None:
     """The store's process is gone: nothing of it is sent any more."""
-    for log in list(store._logs.values()):
+    for log in list(store._open_logs.by_name.values()):
         log._writer.give_up("this test has killed its process")
     store._brokers._pool._closed = True

@@ -316,10 +316,10 @@ async def test_the_logs_of_a_front_take_it_over_together() -> None:
     """One process, whose logs ask at once whether the last owner lives: none of them takes another's question for the owner."""
     before = MemoryClaims()
     backend = before.beside()
-    await before.open("old-east", is_shared=False, when_lost=lambda _: None)
+    await before.open("old-east", is_shared=False)
     await Claims("east", before, "old", is_shared=False).reserve(0, 0)
     before.forget()
-    await backend.open("new-east", is_shared=False, when_lost=lambda _: None)
+    await backend.open("new-east", is_shared=False)
     claims = Claims("east", backend, "new", is_shared=False)
     firsts = [first for first, _ in await asyncio.gather(*(claims.reserve(tc_id, 0) for tc_id in range(4)))]
     assert firsts == [RESERVED_AT_ONCE, 0, 0, 0]

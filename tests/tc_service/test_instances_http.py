@@ -48,8 +48,8 @@ class Instance:
         await self.http.start_server()
         count = await agree_on_count(self.store, COORDINATORS)
         self.service.service_url = f"pulsar://instance-{self.server.port}:1"
-        self.service.web_url = self.url = str(self.server.make_url("")).rstrip("/")
-        await self.service.start(count)
+        self.url = str(self.server.make_url("")).rstrip("/")
+        await self.service.start(count, web=Address(self.url))
 
     @property
     def leads(self) -> list[int]:
@@ -213,12 +213,11 @@ async def test_a_token_that_came_over_tls_does_not_leave_without_it(tmp_path: Pa
     logs, config = SharedLogs(), CoordinatorConfig(**keys)
     first, second = Instance(logs, config), Instance(logs, config)
     servers = [HttpServer(each.service, AsyncioRuntime(), make_app) for each in (first, second)]
-    for server, each in zip(servers, (first, second), strict=True):
+    for server in servers:
         await server.start("127.0.0.1", 0, 0)
-        each.service.web_url = server.url
-    await first.service.start(await agree_on_count(first.store, 2))
+    await first.service.start(await agree_on_count(first.store, 2), web=Address(servers[0].url))
     await until(lambda: len(first.leads) == 2)
-    await second.service.start(2)
+    await second.service.start(2, web=Address(servers[1].url))
     asked = {"url": servers[1].url_tls + BASE + "/slowTransactions/0", "trust": papers.trust}
     assert await https(**asked) == [
         f"{servers[0].url} has no TLS, and the token came with it; set webServicePortTls there, or ask it directly"

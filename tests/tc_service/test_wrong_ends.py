@@ -9,6 +9,7 @@ import asyncio
 import logging
 import urllib.request
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +64,8 @@ class Service:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.admin = FakeAdmin(answers)
         admins: Any = {"east": self.admin}
-        self.commits = FirstCommits(lambda: admins, lambda txn_id: txn_id.least // 100)
+        lives: Any = SimpleNamespace(incarnation=lambda txn_id: txn_id.least // 100)
+        self.commits = FirstCommits(admins, lives)
 
     async def tell(self, txn_id: TxnId, action: TxnAction = TxnAction.COMMIT, **where: Any) -> None:
         participant = Participant(TOPIC, where.get("subscription"))

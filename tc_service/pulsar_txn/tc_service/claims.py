@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
@@ -28,13 +27,13 @@ from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.tc_service.topic_ledger.metadata import SharedMetadata
 from pulsar_txn.tc_service.topic_ledger.topic import EXCLUSIVE, SHARED, WAIT_FOR_EXCLUSIVE, LogSubscription, Writer
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST, Position
+from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
 CLAIMS_TOPIC: Final = "persistent://pulsar/system/pulsar-txn-claims"
 BACKEND_ERRORS: Final = (PulsarError, LedgerError)
-"""Errors of `ClaimsBackend.open` after which it is tried again."""
+"""Errors of `TopicClaims.open` after which it is tried again."""
 _PROBE_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 30.0
 _SERVICES: Final = "/services"
@@ -44,8 +43,6 @@ _READS: Final = "/looks"
 RESERVED_AT_ONCE: Final = 1 << 20
 """Numbers of the front that one claim reserves."""
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_AWAY_SECONDS: Final = 1.0
-"""A register that is not written after so long is that of a cluster that is away."""
 _WAITS_SECONDS: Final = 5.0
 """After so long it is news that another process has our store."""
 
@@ -55,46 +52,26 @@ def presence_topic(store: str) -> str:
     return f"{CLAIMS_TOPIC}-{store}"
 
 
-class ClaimsBackend(Protocol):
-    """Store of the claims in one cluster, while this process is present there."""
-
-    @property
-    def metadata(self) -> MetadataStore:
-        """The claims of all services; after `open`."""
-
-    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
-        """Enter once no other process has the store, and read all claims. Raises PulsarError, LedgerError.
-
-        `when_lost` is called with the reason when this process may not be present any more.
-        """
-
-    async def is_alive(self, store: str) -> bool:
-        """True if some process has another store. Raises PulsarError."""
-
-    async def close(self) -> None:
-        """Leave. Idempotent; it may be opened again."""
-
-
 class TopicClaims:
-    """Implements `ClaimsBackend` in topics of the cluster."""
+    """Store of the claims in topics of one cluster, while this process is present there."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._presence: Writer | None = None
+        self._news = asyncio.Event()
         self._metadata: SharedMetadata | None = None
 
     @property
     def metadata(self) -> MetadataStore:
-        """See `ClaimsBackend`."""
+        """The claims of all services; after `open`."""
         assert self._metadata is not None  # noqa: S101 - only after `open`
         return self._metadata
 
-    async def open(self, store: str, *, is_shared: bool, when_lost: Callable[[str], None]) -> None:
-        """See `ClaimsBackend`."""
+    async def open(self, store: str, *, is_shared: bool) -> None:
+        """Enter once no other process has the store, and read all claims. Raises PulsarError, LedgerError."""
         topic = presence_topic(store)
         await LogSubscription(self._brokers, topic).make()
-        presence = self._presence = Writer(self._brokers, topic, self._name())
-        presence.when_lost = lambda lost: when_lost(str(lost))
+        presence = self._presence = Writer(self._brokers, topic, self._name(), self._news)
         try:
             async with asyncio.timeout(_TURN_SECONDS):  # the queue of a broker that the topic has left lets nobody in
                 await presence.attach(SHARED if is_shared else WAIT_FOR_EXCLUSIVE)
@@ -103,9 +80,18 @@ class TopicClaims:
         metadata = self._metadata = SharedMetadata(self._brokers, CLAIMS_TOPIC)
         await metadata.start()
 
+    async def lost(self) -> str:
+        """Return the reason once this process may not be present any more; after `open`."""
+        presence = self._presence
+        assert presence is not None  # noqa: S101 - only after `open`
+        while presence.lost is None:
+            self._news.clear()
+            await self._news.wait()
+        return str(presence.lost)
+
     async def is_alive(self, store: str) -> bool:
-        """See `ClaimsBackend`."""
-        probe = Writer(self._brokers, presence_topic(store), self._name())
+        """True if some process has another store. Raises PulsarError."""
+        probe = Writer(self._brokers, presence_topic(store), self._name(), asyncio.Event())
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await probe.attach(EXCLUSIVE)
@@ -120,7 +106,7 @@ class TopicClaims:
         return False
 
     async def close(self) -> None:
-        """See `ClaimsBackend`."""
+        """Leave. Idempotent; it may be opened again."""
         metadata, self._metadata = self._metadata, None
         presence, self._presence = self._presence, None
         if metadata is not None:
@@ -147,7 +133,7 @@ class Claims:
     `why`: why they are not held; empty while they are. `when_held` is awaited each time before they are held.
     """
 
-    def __init__(self, name: str, backend: ClaimsBackend, store: str, *, is_shared: bool) -> None:
+    def __init__(self, name: str, backend: TopicClaims, store: str, *, is_shared: bool) -> None:
         self.name = name
         self.why = f"the claims in the cluster {name} are not read yet"
         self.when_held: Callable[[], Awaitable[None]] = _nobody_asks
@@ -157,7 +143,7 @@ class Claims:
         self._backend = backend
         self._store = f"{store}-{name}"  # one process may have two names for one cluster
         self._is_shared = is_shared
-        self._lost = asyncio.Event()
+        self._failed = asyncio.Event()
         self._is_held = asyncio.Event()
         self._taking_front = asyncio.Lock()
 
@@ -181,11 +167,11 @@ class Claims:
         failures = 0
         try:
             while True:
-                self._lost.clear()
+                self._failed.clear()
                 self._is_held.clear()
                 late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._report_wait)
                 try:
-                    await self._backend.open(self._store, is_shared=self._is_shared, when_lost=self._lose)
+                    await self._backend.open(self._store, is_shared=self._is_shared)
                     await self.when_held()
                 except BACKEND_ERRORS as error:
                     self.why = f"the claims in the cluster {self.name} cannot be read ({error})"
@@ -197,13 +183,24 @@ class Claims:
                     late.cancel()
                 self.first_attempt_over.set()
                 if self.is_held:
-                    await self._lost.wait()
+                    await self._until_lost()
                 await self._backend.close()
                 await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
         finally:
             self.why = "the service ends"
             await self._backend.close()
+
+    async def _until_lost(self) -> None:
+        """Return once the backend is lost, or a claim could not be written."""
+        lost, failed = asyncio.ensure_future(self._backend.lost()), asyncio.ensure_future(self._failed.wait())
+        try:
+            await asyncio.wait([lost, failed], return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                self._lose(lost.result())
+        finally:
+            lost.cancel()
+            failed.cancel()
 
     def _report_wait(self) -> None:
         self.why = (
@@ -214,11 +211,11 @@ class Claims:
         self.first_attempt_over.set()
 
     def _lose(self, why: str) -> None:
-        if not self._lost.is_set():
+        if not self._failed.is_set():
             self.losses += 1
             self.why = f"the claims in the cluster {self.name} were lost ({why})"
             logger.warning("%s; they are claimed again", self.why)
-            self._lost.set()
+            self._failed.set()
 
     def failed(self, error: Exception) -> None:
         """A claim could not be written: begin anew."""
@@ -304,128 +301,6 @@ class Claims:
             except VersionConflict:
                 continue
             return
-
-
-class Register:
-    """The register of one log in one cluster, while this process leads the log.
-
-    `position()`: how far the log is durable. `is_mine(service)`: whether an incarnation is of this process. `is_lost`: another
-    process goes on with a copy of the log, and nothing is told to this cluster any more. `is_away`: its last write does not
-    return.
-    """
-
-    def __init__(
-        self,
-        claims: Claims,
-        log: str,
-        service: Callable[[], int],
-        position: Callable[[], Position],
-        mine: Callable[[int], bool],
-    ) -> None:
-        self.is_lost = False
-        self.is_away = False
-        self._overdue: asyncio.TimerHandle | None = None
-        self._claims = claims
-        self._log = log
-        self._service = service
-        self._position = position
-        self._is_mine = mine
-        self._version = -1
-        self._covered: Position = EARLIEST
-        self._waiting: deque[tuple[Position, Callable[[], None], bool]] = deque()
-        self._writing: asyncio.Task[None] | None = None
-        self._closed = False
-
-    def covers(self, position: Position) -> bool:
-        """True if it says that the log has come so far."""
-        return position <= self._covered
-
-    async def begin(self) -> None:
-        """Write it for a new incarnation: it was compared before. Raises LedgerError, VersionConflict for a copy."""
-        found = await self._claims.register(self._log)
-        self._version = -1 if found is None else found.version
-        await self._write_or_adopt()
-
-    def cover(self, position: Position, then: Callable[[], None], *, is_needed: bool) -> None:
-        """Call `then` once it says that the log has come so far. Positions come in order.
-
-        `is_needed`: the end is told in this cluster. One that is told elsewhere does not wait for a cluster that is away.
-        """
-        self._waiting.append((position, then, is_needed))
-        if not is_needed:  # nearly all are needed: those look at nothing but themselves
-            self._watch()
-        self.go_on()
-
-    def _watch(self) -> None:
-        if self._overdue is None and not all(is_needed for _, _, is_needed in self._waiting):
-            self._overdue = asyncio.get_running_loop().call_later(_AWAY_SECONDS, self._skip_unneeded)
-
-    def _skip_unneeded(self) -> None:
-        self._overdue, self.is_away = None, True
-        waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[2])
-        for _, then, is_needed in waiting:
-            if not is_needed:
-                then()
-
-    def _in_time(self) -> None:
-        self.is_away = False
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
-
-    def go_on(self, *, is_joining: bool = False) -> None:
-        """Write while somebody waits. `is_joining`: the claims are about to be held again."""
-        may_write = self._claims.is_held or is_joining
-        if self._waiting and self._writing is None and not self.is_lost and not self._closed and may_write:
-            self._writing = asyncio.get_running_loop().create_task(self._cover_all())
-
-    def lose(self) -> None:
-        """Another process has written it."""
-        self.is_lost = True
-        logger.error(
-            "another process goes on with a copy of the log %s, and has claimed it in the cluster %s: nothing of this one is"
-            " told there any more. Stop one of them; what is open in the log of the other one is HELD",
-            self._log, self._claims.name,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        """Write nothing more."""
-        self._closed = True
-        self._waiting.clear()
-        self._in_time()
-        if self._writing is not None:
-            self._writing.cancel()
-
-    async def _cover_all(self) -> None:
-        try:
-            while self._waiting and not self._closed:
-                await self._write_or_adopt()
-                waiting, covered = self._waiting, self._covered
-                while waiting and waiting[0][0] <= covered:
-                    waiting.popleft()[1]()
-                self._watch()
-        except VersionConflict:
-            self.lose()
-        except (LedgerError, PulsarError) as error:
-            self._claims.failed(error)
-        finally:
-            self._writing = None
-
-    async def _write_or_adopt(self) -> None:
-        try:
-            await self._write()
-        except VersionConflict:
-            found = await self._claims.register(self._log)
-            if found is None or not self._is_mine(found.service):
-                raise
-            self._version = found.version  # a write of ours whose answer was lost
-            await self._write()
-
-    async def _write(self) -> None:
-        position = self._position()
-        self._version = await self._claims.write(self._log, self._service(), position, self._version)
-        self._covered = max(self._covered, position)
-        self._in_time()
 
 
 async def _nobody_asks() -> None:

@@ -30,6 +30,7 @@ from .cluster.participants import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
 from .late_write_scans import LateWriteScans
+from .server.leaders import NO_ADDRESS, Address
 from .server.listening import CoordinatorServer
 from .server.service import CoordinatorService
 
@@ -77,8 +78,19 @@ def command(
 async def _run(loaded: LoadedCoordinator, data: Path | None, ready_file: Path | None) -> None:
     process = _Process(loaded, data)
     lifetime = Lifetime(process, ready_file)
-    process.server.on_change = lifetime.facts_changed
-    await lifetime.run()
+    reports = asyncio.get_running_loop().create_task(_report(process.server.changed, lifetime))
+    try:
+        await lifetime.run()
+    finally:
+        reports.cancel()
+
+
+async def _report(changed: asyncio.Event, lifetime: Lifetime) -> None:
+    """Keep the ready file true."""
+    while True:
+        await changed.wait()
+        changed.clear()
+        lifetime.facts_changed()
 
 
 class _Process:
@@ -90,13 +102,18 @@ class _Process:
         self._data = data
         self.server = CoordinatorServer(loaded.config, loaded.clusters, data)
         self._front: ClientsFront | None = None
-        self.server.before_start = self._open_sides
         self._http: HttpServer | None = None
         self._late_write_scans: LateWriteScans | None = None
 
     async def start(self) -> None:
         try:
-            await self.server.start()
+            await self.server.listen()
+            try:
+                front, web = await self._open_sides(self.server.service)
+            except BaseException:
+                await self.server.abandon()
+                raise
+            await self.server.lead(front=front, web=web)
         except ClusterRefused as error:
             raise Ending(USAGE, str(error)) from error
         except CannotListen as error:
@@ -104,27 +121,30 @@ class _Process:
         self._late_write_scans = LateWriteScans(self.server.service, self.server.admins, AsyncioRuntime())
         self._late_write_scans.start()
 
-    async def _open_sides(self, service: CoordinatorService) -> None:
-        """Other instances are told of them together with the service URLs. Raises CannotListen; none is open then."""
+    async def _open_sides(self, service: CoordinatorService) -> tuple[Address, Address]:
+        """Open the front and the HTTP side; their addresses. Raises CannotListen; none is open then."""
+        front = web = NO_ADDRESS
         try:
             if self._config.has_front:
                 self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())
                 await self._front.start()
+                front = self._front.address
             if self._config.has_http:
-                await self._start_http(service)
+                web = await self._start_http(service)
         except BaseException:
             if self._front is not None:
                 await self._front.close()
             raise
+        return front, web
 
-    async def _start_http(self, service: CoordinatorService) -> None:
+    async def _start_http(self, service: CoordinatorService) -> Address:
         from .admin.routes import make_app  # aiohttp takes longer to import than the service takes to start
 
         config = self._config
         http = HttpServer(service, AsyncioRuntime(), make_app)
         await http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
         self._http = http
-        service.web_url, service.web_url_tls = ("" if http.url == http.url_tls else http.url), http.url_tls
+        return Address("" if http.url == http.url_tls else http.url, http.url_tls)
 
     async def storage_failed(self) -> Exception:
         await self.server.storage_failed.wait()

@@ -178,15 +178,15 @@ _TAKEN_AFTER_LOOKUP: Final = AttemptResult(Answer.OK, "after a lookup")
 class _Attempt:
     """Attempt that is under way; the `Waiter` of its request. `refusal`: of the broker that was told without a lookup."""
 
-    __slots__ = ("_told", "connection", "effect", "looked_up", "on_result", "refusal")
+    __slots__ = ("_attempts", "connection", "effect", "looked_up", "on_result", "refusal")
 
     def __init__(
         self,
-        told: Callable[[_Attempt, AttemptResult], None],
+        attempts: BrokerAttempts,
         effect: TellParticipant,
         on_result: Callable[[AttemptResult], None],
     ) -> None:
-        self._told = told
+        self._attempts = attempts
         self.effect = effect
         self.on_result = on_result
         self.connection: Connection
@@ -199,11 +199,11 @@ class _Attempt:
 
     def set_result(self, _body: Any, /) -> None:
         """The broker has taken the end."""
-        self._told(self, _TAKEN_AFTER_LOOKUP if self.looked_up else TAKEN_BY_OWNER)
+        self._attempts.told(self, _TAKEN_AFTER_LOOKUP if self.looked_up else TAKEN_BY_OWNER)
 
     def set_exception(self, error: PulsarError, /) -> None:
         """Tell that it has not, or that nobody knows."""
-        self._told(self, _failed(error))
+        self._attempts.told(self, _failed(error))
 
 
 class _Slots:
@@ -239,7 +239,7 @@ class BrokerAttempts:
 
     def begin(self, effect: TellParticipant, on_result: Callable[[AttemptResult], None]) -> None:
         """Begin one attempt; `on_result` is called once, in a later turn of the loop, with what came of it. Never raises."""
-        attempt = _Attempt(self._told, effect, on_result)
+        attempt = _Attempt(self, effect, on_result)
         known = self._owners.get(effect.participant.topic)
         if known is None or known.closed:
             self._look_up(attempt)
@@ -289,7 +289,7 @@ class BrokerAttempts:
         else:
             slots.waiting.append(attempt)
 
-    def _told(self, attempt: _Attempt, result: AttemptResult) -> None:
+    def told(self, attempt: _Attempt, result: AttemptResult) -> None:
         """The broker has answered, or will not."""
         slots = self._slots[attempt.connection.endpoint]
         slots.in_flight -= 1

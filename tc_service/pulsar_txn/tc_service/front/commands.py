@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Collection, MutableMapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pulsar_txn.broker.serving import Answering, BrokerConfig, Limits, Turn
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Address, Runtime, Settings, TlsFiles, parse_service_url
 from pulsar_txn.tc_service.config import ClusterConfig
-from pulsar_txn.tc_service.server.commands import COMMANDS, REQUESTS, Services, Session, assign_partition, on_tc_connect
+from pulsar_txn.tc_service.server.commands import REQUESTS, Session, assign_partition, on_tc_connect
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import FrameTooLarge, MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.frames import decode_command, encode_command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
+
+if TYPE_CHECKING:
+    from .front import ClientsFront, FrontConnection
 
 _logger = logging.getLogger("pulsar_txn.tc_service.front")
 
@@ -221,45 +223,13 @@ def _context(config: ClusterConfig) -> ssl.SSLContext:
     return Settings(tls=files).ssl_context()
 
 
-class Front(Protocol):
-    """State that all connections of the front share."""
-
-    brokers: FrontBrokers
-    services: Services
-    config: BrokerConfig
-    turn: Turn
-    limits: Limits
-    keeps_proxy_through: bool
-
-    @property
-    def connections(self) -> MutableMapping[Any, None]:
-        """Connections that were admitted."""
-
-    @property
-    def under_pressure(self) -> bool:
-        """True if the store has too much in flight."""
-
-
-class Link(Answering, Protocol):
-    """A client's connection with that of its broker."""
-
-    def forward(self, data: list[bytes]) -> None:
-        """Forward to the broker."""
-
-    def begin_request(self) -> None:
-        """A request is taken."""
-
-    def end_request(self) -> None:
-        """Note that it is answered."""
-
-
 class ClientCommands:
     """Commands of one client of the front, and the broker's answers to it."""
 
-    def __init__(self, front: Front, link: Link) -> None:
+    def __init__(self, front: ClientsFront, link: FrontConnection) -> None:
         self._front = front
         self._link = link
-        self._session = Session(front.services, COMMANDS, REQUESTS, link)
+        self._session = Session(front.services, link)
         self._challenges = 0
         """Requests of the broker that the client has not answered. Ours are answered to us alone."""
 

@@ -31,15 +31,15 @@ from pulsar_txn.tc import TransactionCoordinator
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
-from pulsar_txn.tc_service.server.commands import Services, Session
-from pulsar_txn.tc_service.server.leaders import Leaders
+from pulsar_txn.tc_service.server.commands import Services, Sessions
+from pulsar_txn.tc_service.server.leaders import Address, Leaders
 from pulsar_txn.tc_service.server.service import CoordinatorService
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError, WireError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, unsigned64
 
-from .commands import FROM_BROKER, FROM_CLIENT, PASS_THROUGH, ClientCommands, FrameSplitter, Front, FrontBrokers, with_size
+from .commands import FROM_BROKER, FROM_CLIENT, PASS_THROUGH, ClientCommands, FrameSplitter, FrontBrokers, with_size
 
 _logger = logging.getLogger("pulsar_txn.tc_service.front")
 
@@ -97,7 +97,7 @@ class Upstream(asyncio.Protocol):
 class FrontConnection(asyncio.Protocol):
     """One client of the front. Implements the broker's protocols `Answering` and `Client`."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ClientsFront) -> None:
         self.connected = False
         self.peer = ""
         self._front = front
@@ -389,7 +389,7 @@ class FrontServices:
     take_overs: TakeOvers | None = None
     service_url: str = ""
     service_url_tls: str = ""
-    sessions: set[Session] = attrs.field(factory=set)
+    sessions: Sessions = attrs.field(factory=Sessions)
     ends_groups: bool = TransactionCoordinator.ends_groups
     checks: bool = False  # nobody there could be asked
 
@@ -443,6 +443,11 @@ class ClientsFront:
         return self._service.under_pressure
 
     @property
+    def address(self) -> Address:
+        """The service URLs for clients, as other instances are told them; empty before the start."""
+        return Address(self.services.service_url, self.services.service_url_tls)
+
+    @property
     def addresses(self) -> list[str]:
         """The service URLs for clients, without and with TLS."""
         return [url for url in (self.services.service_url, self.services.service_url_tls) if url]
@@ -456,7 +461,6 @@ class ClientsFront:
         keys, services, ports = self._keys, self.services, self._ports
         await ports.open(keys.bind_address, keys.front_service_port, keys.front_service_port_tls, self.connection)
         services.service_url, services.service_url_tls = ports.urls(reachable(keys.bind_address, keys.advertised_address))
-        self._service.front_url, self._service.front_url_tls = self.services.service_url, self.services.service_url_tls
 
     async def close(self) -> None:
         """Accept nobody more. Idempotent."""

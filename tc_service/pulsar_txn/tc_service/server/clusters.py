@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.protocols import LogStore, MetadataStore, StoreUnsupported, VersionConflict
-from pulsar_txn.tc_service.claims import Claims, ClaimsBackend, TopicClaims
+from pulsar_txn.tc_service.claims import Claims, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
@@ -52,7 +52,7 @@ class Cluster(Protocol):
     """One cluster, as the server asks it."""
 
     @property
-    def claims_backend(self) -> ClaimsBackend:
+    def claims_backend(self) -> TopicClaims:
         """Store of the claims in this cluster."""
 
     async def start(self) -> None:
@@ -245,7 +245,7 @@ class OneCluster:
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
-        self.claims_backend: ClaimsBackend = TopicClaims(self._brokers)
+        self.claims_backend: TopicClaims = TopicClaims(self._brokers)
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[tuple[str, str | None], None] = {}
 

@@ -11,7 +11,7 @@ again. Nothing here decides an outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
@@ -84,7 +84,7 @@ class Services(Protocol):
     service_url_tls: str
     authentication: Authentication
     limits: Limits
-    sessions: set[Session]
+    sessions: Sessions
 
     @property
     def ends_groups(self) -> bool:
@@ -116,15 +116,13 @@ class Session:
     def __init__(
         self,
         services: Services,
-        commands: Mapping[int, Handler],
-        requests: Mapping[int, FrameHandler],
         connection: Answering,
     ) -> None:
         self.services = services
         self.connection = connection
-        self.commands = commands
+        self.commands: Mapping[int, Handler] = COMMANDS
         self.frames: Mapping[int, Callable[[bytes], None]] = {}
-        self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
+        self.requests = {kind: partial(handler, self) for kind, handler in REQUESTS.items()}
         urls = services.service_url, services.service_url_tls
         self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
         self.principal: str | None = None
@@ -164,18 +162,35 @@ class Session:
         self.requests.clear()  # no circle is left: a connection that ends is freed at once
 
 
-def renew(serving: Mapping[int, CoordinatorHost], sessions: Iterable[Session]) -> None:
-    """Renew the leases of clients that are connected."""
-    alive = {
-        (tc_id, session.principal, session.incarnation)
-        for session in sessions
-        if session.incarnation is not None
-        for tc_id in session.coordinators
-    }
-    for tc_id, principal, incarnation in alive:
-        host = serving.get(tc_id)
-        if host is not None:
-            host.submit_timed(Renew(_not_needed, incarnation, principal), reserve=True)
+class Sessions:
+    """The sessions of clients that have connected to a coordinator."""
+
+    def __init__(self) -> None:
+        self._all: set[Session] = set()
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._all)
+
+    def add(self, session: Session) -> None:
+        """Keep one that has connected to a coordinator."""
+        self._all.add(session)
+
+    def discard(self, session: Session) -> None:
+        """Forget one whose connection is gone."""
+        self._all.discard(session)
+
+    def renew(self, serving: Mapping[int, CoordinatorHost]) -> None:
+        """Renew the leases of the clients, because they are connected."""
+        alive = {
+            (tc_id, session.principal, session.incarnation)
+            for session in self._all
+            if session.incarnation is not None
+            for tc_id in session.coordinators
+        }
+        for tc_id, principal, incarnation in alive:
+            host = serving.get(tc_id)
+            if host is not None:
+                host.submit_timed(Renew(_not_needed, incarnation, principal), reserve=True)
 
 
 def _not_needed(_value: Any, _error: ServerError | None, _message: str) -> None:

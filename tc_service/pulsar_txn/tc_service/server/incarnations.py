@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.broker.serving import (
     News,
@@ -38,11 +39,11 @@ from pulsar_txn.tc import BeginIncarnation, ReleaseHeld
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.log_incarnations import FIRST_SERVICE, LAST_SERVICE
 from pulsar_txn.tc.requests import Coordinator
-from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, Register, claimed
+from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, claimed
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable, hides
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.wire.errors import Refusal
-from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
+from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
 from .timelines import Timelines
 
@@ -53,18 +54,22 @@ _STORE: Final = "/tc-service/store"
 _FEW_LANES: Final = 1 << 16
 """Others are drawn when an incarnation has fewer left."""
 _RETRY_SECONDS: Final = 1.0
+_AWAY_SECONDS: Final = 1.0
+"""A register that is not written after so long is that of a cluster that is away."""
+
+_Untold: TypeAlias = tuple[TellParticipant, Callable[[TxnId], None]]
 
 
 class FirstCommits:
     """Comparison of each incarnation's first commit with its topic. `wrong`: commits that are hidden.
 
-    `admins`: the admin APIs of the clusters that have one. `incarnation`: the newest incarnation of a transaction's log.
+    `admins`: the admin APIs of the clusters that have one.
     """
 
-    def __init__(self, admins: Callable[[], Mapping[str, AdminApi]], incarnation: Callable[[TxnId], int]) -> None:
+    def __init__(self, admins: Mapping[str, AdminApi], incarnations: LogIncarnations) -> None:
         self.wrong = 0
         self._admins = admins
-        self._incarnation = incarnation
+        self._incarnations = incarnations
         self._seen: dict[tuple[str, bool, int], int] = {}
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -74,8 +79,8 @@ class FirstCommits:
         if effect.action is not TxnAction.COMMIT or participant.subscription is not None:
             return
         key = cluster, bool(txn_id.most & LANE_BIT), coordinator_of(txn_id.most)
-        incarnation = self._incarnation(txn_id)
-        admin = self._admins().get(cluster)
+        incarnation = self._incarnations.incarnation(txn_id)
+        admin = self._admins.get(cluster)
         if self._seen.get(key) == incarnation or admin is None:
             return
         self._seen[key] = incarnation
@@ -129,8 +134,13 @@ class _LedLog:
         self.machine: Any = host.coordinator
         self.registers: dict[str, Register] = {}
         self.has_begun = False
-        self.untold: list[tuple[TellParticipant, Callable[[TxnId], None]]] = []
+        self._untold: list[_Untold] = []
         """Ends that wait for the incarnation to begin, or for a cluster to be claimed."""
+
+    @property
+    def incarnation(self) -> int:
+        """The service number of its newest incarnation."""
+        return int(self.machine.incarnation)
 
     @property
     def confirmed(self) -> Position:
@@ -146,11 +156,20 @@ class _LedLog:
         """Have the machine decide something, and wait until that is durable."""
         await asked(lambda answer: self.host.submit_timed(make(answer), reserve=True))
 
+    def wait(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """This end cannot be told yet."""
+        self._untold.append((effect, told))
+
+    def take_waiting(self) -> list[_Untold]:
+        """The ends that waited."""
+        waiting, self._untold = self._untold, []
+        return waiting
+
     def withdrawn(self, cluster: str) -> list[TxnId]:
         """Withdraw what was to be told to a cluster and is not, and return it; it is told no more."""
-        infos = {effect.txn_id: self.machine.transaction(effect.txn_id.least) for effect, _ in self.untold}
+        infos = {effect.txn_id: self.machine.transaction(effect.txn_id.least) for effect, _ in self._untold}
         found = [txn_id for txn_id, info in infos.items() if info is not None and cluster in clusters_of(info)]
-        self.untold = [each for each in self.untold if each[0].txn_id not in found]
+        self._untold = [each for each in self._untold if each[0].txn_id not in found]
         for txn_id in found:
             self.host.withdraw(txn_id)
         return found
@@ -159,6 +178,118 @@ class _LedLog:
         """Ids of open transactions with a participant in a cluster whose register is not known."""
         found = (info for info in self.machine.transactions() if info.status is TxnStatus.OPEN)
         return tuple(info.txn_id.least for info in found if not all(map(is_known, clusters_of(info))))
+
+
+class Register:
+    """The register of one log in one cluster, while this process leads the log.
+
+    `mine`: the incarnations of this process. `is_lost`: another process goes on with a copy of the log, and nothing is told to
+    this cluster any more. `is_away`: its last write does not return.
+    """
+
+    def __init__(self, claims: Claims, log: _LedLog, mine: Container[int]) -> None:
+        self.is_lost = False
+        self.is_away = False
+        self._overdue: asyncio.TimerHandle | None = None
+        self._claims = claims
+        self._log = log
+        self._mine = mine
+        self._version = -1
+        self._covered: Position = EARLIEST
+        self._waiting: deque[tuple[Position, Callable[[], None], bool]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def covers(self, position: Position) -> bool:
+        """True if it says that the log has come so far."""
+        return position <= self._covered
+
+    async def begin(self) -> None:
+        """Write it for a new incarnation: it was compared before. Raises LedgerError, VersionConflict for a copy."""
+        found = await self._claims.register(self._log.name)
+        self._version = -1 if found is None else found.version
+        await self._write_or_adopt()
+
+    def cover(self, position: Position, then: Callable[[], None], *, is_needed: bool) -> None:
+        """Call `then` once it says that the log has come so far. Positions come in order.
+
+        `is_needed`: the end is told in this cluster. One that is told elsewhere does not wait for a cluster that is away.
+        """
+        self._waiting.append((position, then, is_needed))
+        if not is_needed:  # nearly all are needed: those look at nothing but themselves
+            self._watch()
+        self.go_on()
+
+    def _watch(self) -> None:
+        if self._overdue is None and not all(is_needed for _, _, is_needed in self._waiting):
+            self._overdue = asyncio.get_running_loop().call_later(_AWAY_SECONDS, self._skip_unneeded)
+
+    def _skip_unneeded(self) -> None:
+        self._overdue, self.is_away = None, True
+        waiting, self._waiting = self._waiting, deque(each for each in self._waiting if each[2])
+        for _, then, is_needed in waiting:
+            if not is_needed:
+                then()
+
+    def _in_time(self) -> None:
+        self.is_away = False
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def go_on(self, *, is_joining: bool = False) -> None:
+        """Write while somebody waits. `is_joining`: the claims are about to be held again."""
+        may_write = self._claims.is_held or is_joining
+        if self._waiting and self._writing is None and not self.is_lost and not self._closed and may_write:
+            self._writing = asyncio.get_running_loop().create_task(self._cover_all())
+
+    def lose(self) -> None:
+        """Another process has written it."""
+        self.is_lost = True
+        logger.error(
+            "another process goes on with a copy of the log %s, and has claimed it in the cluster %s: nothing of this one is"
+            " told there any more. Stop one of them; what is open in the log of the other one is HELD",
+            self._log.name, self._claims.name,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._closed = True
+        self._waiting.clear()
+        self._in_time()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def _cover_all(self) -> None:
+        try:
+            while self._waiting and not self._closed:
+                await self._write_or_adopt()
+                waiting, covered = self._waiting, self._covered
+                while waiting and waiting[0][0] <= covered:
+                    waiting.popleft()[1]()
+                self._watch()
+        except VersionConflict:
+            self.lose()
+        except (LedgerError, PulsarError) as error:
+            self._claims.failed(error)
+        finally:
+            self._writing = None
+
+    async def _write_or_adopt(self) -> None:
+        try:
+            await self._write()
+        except VersionConflict:
+            found = await self._claims.register(self._log.name)
+            if found is None or found.service not in self._mine:
+                raise
+            self._version = found.version  # a write of ours whose answer was lost
+            await self._write()
+
+    async def _write(self) -> None:
+        log, position = self._log, self._log.confirmed
+        self._version = await self._claims.write(log.name, log.incarnation, position, self._version)
+        self._covered = max(self._covered, position)
+        self._in_time()
 
 
 def clusters_of(info: Any) -> set[str]:
@@ -352,8 +483,7 @@ class LogIncarnations:
             return True
 
     async def _registers(self, log: _LedLog, claim: Claims) -> None:
-        machine = log.machine
-        register = Register(claim, log.name, lambda: int(machine.incarnation), lambda: log.confirmed, self._mine.__contains__)
+        register = Register(claim, log, self._mine)
         try:
             await register.begin()
         except VersionConflict:
@@ -402,7 +532,8 @@ class LogIncarnations:
             held = [info.txn_id for info in log.machine.held(Cause.DOUBT) if claim.name in clusters_of(info)]
             held += log.withdrawn(claim.name)
             hold = tuple(txn_id.least for txn_id in held)
-            await log.ask(lambda token: BeginIncarnation(token, log.machine.incarnation, hold, Cause.RESTORED, goes_on=True))
+            service = log.incarnation
+            await log.ask(lambda token: BeginIncarnation(token, service, hold, Cause.RESTORED, goes_on=True))
             self._report(log.name, log, [f"the cluster {claim.name} knows {claimed(found)}"])
         await self._registers(log, claim)
         await self._release(log, claim.name)
@@ -468,7 +599,7 @@ class LogIncarnations:
         """See `Participants.tell`: once the registers of the transaction's clusters have come as far as its decision."""
         log = self._logs[_log_of(effect.txn_id)]
         if not log.has_begun:
-            log.untold.append((effect, told))
+            log.wait(effect, told)
             return
         self._tell(log, effect, told)
 
@@ -480,7 +611,7 @@ class LogIncarnations:
             if name != its_own and (not self._claims[name].is_held or (register is not None and register.is_away)):
                 continue
             if register is None:
-                log.untold.append((effect, told))
+                log.wait(effect, told)
                 return
             if not register.covers(position):
                 registers.append((register, name == its_own))
@@ -506,8 +637,7 @@ class LogIncarnations:
         return clusters_of(info) & self._claims.keys() if info is not None else [decode(effect.participant)[0]]
 
     def _tell_again(self, log: _LedLog) -> None:
-        waiting, log.untold = log.untold, []
-        for effect, told in waiting:
+        for effect, told in log.take_waiting():
             self._tell(log, effect, told)
 
 

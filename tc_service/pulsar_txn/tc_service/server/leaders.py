@@ -48,6 +48,9 @@ class Address:
         return attrs.evolve(self, front=front if front.advertised else None, web=web if web.advertised else None)
 
 
+NO_ADDRESS: Final = Address()
+
+
 class Instance(Protocol):
     """One instance of the service."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +19,7 @@ from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
 from .clusters import Clusters, OneCluster, agree_on_count, compare_clusters
 from .incarnations import is_shared, store_id
+from .leaders import NO_ADDRESS, Address
 from .service import CoordinatorService
 
 logger = logging.getLogger("pulsar_txn.tc_service")
@@ -45,10 +46,8 @@ class CoordinatorServer:
         self.config = config
         self.service: CoordinatorService
         self.storage_failed = asyncio.Event()
-        self.before_start: Callable[[CoordinatorService], Awaitable[None]] | None = None
-        """Called when the service listens, and leads nothing yet: whatever else is to listen."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when this instance begins or ceases to lead a coordinator."""
+        self.changed = asyncio.Event()
+        """Set whenever this instance begins or ceases to lead a coordinator."""
         self._clusters = clusters
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._runtime = runtime or AsyncioRuntime()
@@ -56,6 +55,7 @@ class CoordinatorServer:
         self._ports: Ports | None = None
         self._all: Clusters | None = None
         self._each_of: dict[str, OneCluster] = {}
+        self._count = 0
 
     @property
     def service_url(self) -> str:
@@ -76,10 +76,15 @@ class CoordinatorServer:
 
     async def start(self) -> None:
         """Open the store, listen, and begin to fold the coordinators' logs."""
+        await self.listen()
+        await self.lead()
+
+    async def listen(self) -> None:
+        """Open the store, and listen. Nothing is led yet, so other ports may be opened now. Then `lead`, or `abandon`."""
         self._store = self._open_store()
         await self._store.start()
         try:
-            count = await agree_on_count(self._store, self.config.number_of_transaction_coordinators)
+            self._count = await agree_on_count(self._store, self.config.number_of_transaction_coordinators)
             await compare_clusters(self._store.metadata, self._clusters)
             runtime = ClientRuntime()
             repeat = self.config.transaction_end_repeat_delay_in_seconds or None
@@ -87,22 +92,37 @@ class CoordinatorServer:
             self._all = clusters = Clusters(each_of)
             await clusters.start()
             clusters.claim(await store_id(self._store, self._runtime), is_shared=is_shared(self._store))
-            self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
-            self.service.admins = self.admins
-            self.service.on_storage_failed = lambda _: self.storage_failed.set()
-            self.service.on_change = lambda: self.on_change()
+            self.service = CoordinatorService(
+                self.config,
+                self._store,
+                clusters,
+                self._runtime,
+                admins=self.admins,
+                storage_failed=self.storage_failed,
+                changed=self.changed,
+            )
             await self._listen()
-            if self.before_start is not None:
-                await self.before_start(self.service)
-            await self.service.start(count)
         except BaseException:
-            if self._ports is not None:
-                await self._ports.close()
-            if self._all is not None:
-                await self._all.leave()
-            await close_store(self._store, self.storage_failed, logger)
+            await self.abandon()
+            raise
+
+    async def lead(self, *, front: Address = NO_ADDRESS, web: Address = NO_ADDRESS) -> None:
+        """Begin to fold the coordinators' logs. `front`, `web`: see `CoordinatorService.start`."""
+        try:
+            await self.service.start(self._count, front=front, web=web)
+        except BaseException:
+            await self.abandon()
             raise
         logger.info("listening on %s, for the clusters %s", " and ".join(self.addresses), ", ".join(self._clusters))
+
+    async def abandon(self) -> None:
+        """Give up a start that was not finished."""
+        ports, self._ports = self._ports, None
+        if ports is not None:
+            await ports.close()
+        if self._all is not None:
+            await self._all.leave()
+        await close_store(self._store, self.storage_failed, logger)
 
     @property
     def admins(self) -> dict[str, AdminApi]:
@@ -136,9 +156,7 @@ class CoordinatorServer:
             return self._topic_store()
         if self._data_dir is None:
             return MemoryStore()
-        store = JournalStore(self._data_dir)
-        store.max_state_bytes = self.config.max_store_state_bytes
-        return store
+        return JournalStore(self._data_dir, max_state_bytes=self.config.max_store_state_bytes)
 
     def _topic_store(self) -> TopicStore:
         config = self.config

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -37,9 +38,9 @@ from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.wire.ids import Participant
 
 from .clusters import Clusters, count_now
-from .commands import COMMANDS, REQUESTS, Session, renew
+from .commands import Session, Sessions
 from .incarnations import FirstCommits, LedCoordinators, LogIncarnations
-from .leaders import Address, Leaders
+from .leaders import NO_ADDRESS, Address, Leaders
 from .timelines import ServiceTimelines
 
 logger = logging.getLogger("pulsar_txn.tc_service")
@@ -60,51 +61,56 @@ class CoordinatorService:
 
     `store` is started by the caller, and closed by it after `close()`; `clusters` are closed here.
 
-    `storage_failure` is set when the store failed: nothing is confirmed any more, and the process should end with code 74;
-    `on_storage_failed` is called once. `on_change` is called when this instance begins or ceases to lead a coordinator.
+    `admins`: the admin APIs of the clusters that have one. `storage_failure` is set when the store failed: nothing is confirmed
+    any more, and the process should end with code 74; then the event `storage_failed` is set. The event `changed` is set
+    whenever this instance begins or ceases to lead a coordinator.
     """
 
     ends_groups = FencingCoordinator.ends_groups
     checks = FencingCoordinator.checks
 
-    def __init__(self, config: CoordinatorConfig, store: LogStore, clusters: Clusters, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        store: LogStore,
+        clusters: Clusters,
+        runtime: Runtime,
+        *,
+        admins: Mapping[str, AdminApi] | None = None,
+        storage_failed: asyncio.Event | None = None,
+        changed: asyncio.Event | None = None,
+    ) -> None:
         self.config: BrokerConfig = config.serving()
         self.clusters = clusters
         self.turn = Turn(runtime, Clock(runtime))
         self.limits = Limits(self.config, runtime.descriptors())
         self.service_url = ""
         self.service_url_tls = ""
-        self.front_url = ""
-        self.front_url_tls = ""
-        self.web_url = ""
-        self.web_url_tls = ""
         self.trusted_by_client = config.broker_client_trust_certs_file_path
         self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
-        self.on_storage_failed: Callable[[Exception], None] = lambda _: None
-        self.on_change: Callable[[], None] = lambda: None
+        self._storage_has_failed = storage_failed or asyncio.Event()
+        self._has_changed = changed or asyncio.Event()
         self._clients = Clients(self.config, self.turn)
         self._repeating = Repeating(runtime)
         self.storage_watch = StorageWatch(store, runtime, config.storage_stall_timeout_in_seconds)
         self._store = store
         self._lease_seconds = config.transaction_client_lease_in_seconds
         self.connections = self._clients.connections
-        self.sessions: set[Session] = set()
+        self.sessions = Sessions()
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         front = (config.front_cluster or clusters.names[0]) if config.has_front else None
         self.incarnations = LogIncarnations(
             clusters.claims, runtime, clusters, front=front, first_of_front=config.front_first_transaction
         )
+        self.first_commits = FirstCommits(admins or {}, self.incarnations)
         self.timelines = ServiceTimelines(
             clusters,
             self.turn,
+            self.first_commits,
             most=config.transaction_timeline_count,
             repeat_delay_ms=config.transaction_end_repeat_delay_in_seconds * 1000,
         )
-        self.admins: Mapping[str, AdminApi] = {}
-        """The admin APIs of the clusters that have one, once they are open."""
-        self.first_commits = FirstCommits(lambda: self.admins, self.incarnations.incarnation)
-        self.timelines.watch = self.first_commits.told
         self._serving = ServingByLane()
         self.coordinators = Coordinators(
             store,
@@ -140,10 +146,12 @@ class CoordinatorService:
         """A participant as its cluster knows it, and that cluster."""
         return decode(participant)
 
-    async def start(self, coordinators: int) -> None:
-        """Begin to open so many coordinators. It listens already: other instances lead clients to it."""
+    async def start(self, coordinators: int, *, front: Address = NO_ADDRESS, web: Address = NO_ADDRESS) -> None:
+        """Begin to open so many coordinators. It listens already: other instances lead clients to it.
+
+        `front`, `web`: where its front and its HTTP side listen, for other instances.
+        """
         if self._shared is not None:
-            front, web = Address(self.front_url, self.front_url_tls), Address(self.web_url, self.web_url_tls)
             self._shared.advertised = self.leaders.here.with_front_and_web(front=front, web=web).advertised
             self._repeating.every(_LOOK_SECONDS, self._grow)
             self._repeating.every(_STALE_SECONDS, self._part_with_clients)
@@ -160,7 +168,7 @@ class CoordinatorService:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, partial(Session, self, COMMANDS, REQUESTS))
+        return Connection(self, partial(Session, self))
 
     @property
     def under_pressure(self) -> bool:
@@ -187,7 +195,7 @@ class CoordinatorService:
         self._front_changed(tc_id, error, message)
         if error is not None and self._shared is not None:
             self._send_away(tc_id)
-        self.on_change()
+        self._has_changed.set()
 
     def _front_changed(self, _tc_id: int, error: Exception | None, _message: str) -> None:
         if isinstance(error, StorageFailed):
@@ -215,7 +223,7 @@ class CoordinatorService:
             logger.warning("the number of coordinators could not be read (%s); it stays as it is until the next attempt", error)
 
     async def _renew(self) -> None:
-        renew(self._serving, self.sessions)
+        self.sessions.renew(self._serving)
         await self.incarnations.reserve_ahead()
 
     def _is_busy(self) -> bool:
@@ -229,20 +237,20 @@ class CoordinatorService:
         if self.storage_failure is None:
             logger.critical("storage failed, this coordinator must end: %s", error)
             self.storage_failure = error
-            self.on_storage_failed(error)
+            self._storage_has_failed.set()
 
 
 class _LeasingCoordinators(LedCoordinators):
     """Coordinators whose clients hold leases."""
 
-    def __init__(self, serving: Mapping[int, CoordinatorHost], sessions: set[Session], *led: Any) -> None:
+    def __init__(self, serving: Mapping[int, CoordinatorHost], sessions: Sessions, *led: Any) -> None:
         super().__init__(*led)
         self._serving = serving
         self._sessions = sessions
 
     def before_due(self) -> None:
         """This process may have been stopped for longer than a lease: whoever is connected was not away."""
-        renew(self._serving, self._sessions)
+        self._sessions.renew(self._serving)
 
 
 def front_log_name(tc_id: int) -> str:

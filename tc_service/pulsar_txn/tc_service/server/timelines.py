@@ -19,7 +19,7 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pulsar_txn.broker.serving import Histogram, Turn
 from pulsar_txn.ledger.machine import TellParticipant
@@ -44,6 +44,9 @@ from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
 from .clusters import Clusters
+
+if TYPE_CHECKING:
+    from .incarnations import FirstCommits
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -363,22 +366,37 @@ class EndedHistories:
             self._events -= size
 
 
+class EndRepeats:
+    """Repeats of the ends that a process before this one may have told once only."""
+
+    def __init__(self, clusters: Clusters, turn: Turn) -> None:
+        self.seconds = turn.runtime.monotonic
+        self._clusters = clusters
+        self._turn = turn
+
+    def repeat(self, recent: RecentEnds) -> None:
+        """Tell those that may not have been repeated once more, when they are due."""
+        for end, due_ms in recent.not_repeated():
+            action = TxnAction.COMMIT if end.is_commit else TxnAction.ABORT
+            seconds = max(0, due_ms - self._turn.clock.now_ms()) / 1000
+            for topic, subscription in end.participants:
+                effect = TellParticipant(end.txn_id, Participant(topic, subscription), action, NO_WATERMARK)
+                self._clusters.repeat(effect, seconds)
+
+
 class Timeline:
     """The histories of one coordinator's transactions. Implements `broker.txn.coordinator_host.CoordinatorWatch`.
 
     `decisions` counts them by status and cause. `append_seconds`: how long records took until they were durable; a sample.
     """
 
-    def __init__(
-        self, tc_id: int, ended: EndedHistories, recent: RecentEnds, folded: Callable[[], None], seconds: Callable[[], float]
-    ):
+    def __init__(self, tc_id: int, ended: EndedHistories, recent: RecentEnds, repeats: EndRepeats) -> None:
         self.decisions: Counter[tuple[int, int]] = Counter()
         self.append_seconds = Histogram()
         self.recent = recent
         self._tc_id = tc_id
         self._ended = ended
-        self._folded = folded
-        self._seconds = seconds
+        self._repeats = repeats
         self._sample: tuple[Position, float] = (EARLIEST, 0.0)
         self.is_sampling = False
         self._histories: dict[int, History] = {}
@@ -486,7 +504,7 @@ class Timeline:
     def folded(self) -> None:
         """See `CoordinatorWatch`."""
         self.decisions.clear()  # they count since the start of this process
-        self._folded()
+        self._repeats.repeat(self.recent)
 
     def stored(self) -> bytes:
         """See `CoordinatorWatch`."""
@@ -496,13 +514,13 @@ class Timeline:
         """See `CoordinatorWatch`."""
         if not self.is_sampling:
             self.is_sampling = True
-            self._sample = (position, self._seconds())
+            self._sample = (position, self._repeats.seconds())
 
     def confirmed(self, position: Position) -> None:
         """See `CoordinatorWatch`."""
         if self.is_sampling and position >= self._sample[0]:
             self.is_sampling = False
-            self.append_seconds.note(self._seconds() - self._sample[1])
+            self.append_seconds.note(self._repeats.seconds() - self._sample[1])
 
 
 def _registered(record: Entry) -> Registered:
@@ -519,27 +537,18 @@ def end_of(history: History) -> End | None:
 
 
 class Timelines:
-    """The timelines of coordinators of one kind. `repeat`: called with ends that may not have been told once more, and when."""
+    """The timelines of coordinators of one kind. `delay_ms`: see `RecentEnds`."""
 
-    def __init__(
-        self, ended: EndedHistories, delay_ms: int, seconds: Callable[[], float], repeat: Callable[[End, int], None]
-    ) -> None:
+    def __init__(self, ended: EndedHistories, delay_ms: int, repeats: EndRepeats) -> None:
         self.of: dict[int, Timeline] = {}
         self._ended = ended
         self._delay_ms = delay_ms
-        self._seconds = seconds
-        self._repeat = repeat
+        self._repeats = repeats
 
     def watch(self, tc_id: int) -> Timeline:
         """A new one for a coordinator that is opened."""
-        recent = RecentEnds(self._delay_ms)
-        found = self.of[tc_id] = Timeline(tc_id, self._ended, recent, lambda: self._folded(recent), self._seconds)
+        found = self.of[tc_id] = Timeline(tc_id, self._ended, RecentEnds(self._delay_ms), self._repeats)
         return found
-
-    def _folded(self, recent: RecentEnds) -> None:
-        """Ends that the process before may not have repeated."""
-        for end, due_ms in recent.not_repeated():
-            self._repeat(end, due_ms)
 
     def history(self, txn_id: TxnId) -> History | None:
         """The history of a transaction; None where it is not remembered."""
@@ -559,15 +568,13 @@ class ServiceTimelines:
     `most`: see `EndedHistories`; `repeat_delay_ms`: see `RecentEnds`.
     """
 
-    def __init__(self, clusters: Clusters, turn: Turn, *, most: int, repeat_delay_ms: int) -> None:
-        ended, seconds = EndedHistories(most), turn.runtime.monotonic
-        self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
-        self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+    def __init__(self, clusters: Clusters, turn: Turn, first_commits: FirstCommits, *, most: int, repeat_delay_ms: int) -> None:
+        ended, repeats = EndedHistories(most), EndRepeats(clusters, turn)
+        self.lanes = Timelines(ended, repeat_delay_ms, repeats)
+        self.front = Timelines(ended, repeat_delay_ms, repeats)
         self.touched: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
         """Participants (cluster, topic, subscription), and when they were told last: the newest are at the end."""
-        self.watch: Callable[[str, TellParticipant], None] = lambda _cluster, _effect: None
-        """Called with each participant that holds its outcome, and its cluster."""
-        self._clusters = clusters
+        self._first_commits = first_commits
         self._turn = turn
         clusters.watch(self._told)
 
@@ -595,17 +602,9 @@ class ServiceTimelines:
     def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
         now_ms, participant, txn_id = self._turn.clock.now_ms(), effect.participant, effect.txn_id
         (self.lanes if txn_id.most & LANE_BIT else self.front).told(txn_id, cluster, participant, attempts, now_ms)
-        self.watch(cluster, effect)
+        self._first_commits.told(cluster, effect)
         key = (cluster, participant.topic, participant.subscription)
         self.touched[key] = now_ms
         self.touched.move_to_end(key)
         if len(self.touched) > _MAX_TOUCHED:
             self.touched.popitem(last=False)
-
-    def _repeat(self, end: End, due_ms: int) -> None:
-        """A process before this one may have told this once only."""
-        action = TxnAction.COMMIT if end.is_commit else TxnAction.ABORT
-        seconds = max(0, due_ms - self._turn.clock.now_ms()) / 1000
-        for topic, subscription in end.participants:
-            effect = TellParticipant(end.txn_id, Participant(topic, subscription), action, NO_WATERMARK)
-            self._clusters.repeat(effect, seconds)

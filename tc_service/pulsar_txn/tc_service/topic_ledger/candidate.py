@@ -8,6 +8,7 @@ the candidate sends it away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
@@ -25,6 +26,7 @@ from .topic import (
     WAIT_FOR_EXCLUSIVE,
     LogSubscription,
     LogTopicRefused,
+    Receipt,
     Tail,
     Writer,
     level_of,
@@ -41,11 +43,12 @@ _AFTER_MOVE_SECONDS: Final = 0.5
 
 @attrs.frozen
 class ClaimedLog:
-    """A log that this instance leads, read up to its CLAIM. `at`: when the CLAIM was sent."""
+    """A log that this instance leads, read up to its CLAIM. `at`: when the CLAIM was sent; `news`: of writer and tail."""
 
     fold: LogFold
     writer: Writer
     tail: Tail
+    news: asyncio.Event
     subscription: LogSubscription
     at: float
 
@@ -79,7 +82,8 @@ class Candidate:
         self._topic = topic
         self._subscription = LogSubscription(context.brokers, topic)
         self._tail: Tail
-        self._receipts: list[Position | None] = []
+        self._news = asyncio.Event()
+        self._heard = 0
 
     @property
     def leader(self) -> str | None:
@@ -92,7 +96,7 @@ class Candidate:
         Raises LogTopicRefused, LogDamaged, StoreTooNew.
         """
         mark = await self._make()
-        self._tail = Tail(self._context.brokers, self._topic, mark, self.fold.take)
+        self._tail = Tail(self._context.brokers, self._topic, mark, self._news)
         self._tail.start()
         try:
             return await self._claim(mark, advertised)
@@ -107,7 +111,7 @@ class Candidate:
             try:
                 at = await self._lead(writer, advertised)
                 self._check(mark)
-                return ClaimedLog(self.fold, writer, self._tail, self._subscription, at)
+                return ClaimedLog(self.fold, writer, self._tail, self._news, self._subscription, at)
             except (PulsarError, LeaseLost) as error:
                 await writer.close()
                 self._check_final(error)
@@ -142,16 +146,27 @@ class Candidate:
             raise LogDamaged(self.name, None, lost)
         fold.check_whole()
 
+    # ---- reading
+
+    async def _hear(self) -> None:
+        """Wait for news, and fold what has come. Raises what ends the tail, and as `LogFold.take`."""
+        await self._news.wait()
+        self._read()
+
+    def _read(self) -> None:
+        """Fold what has come. Raises as `_hear`."""
+        self._news.clear()
+        tail = self._tail
+        while (message := tail.next_message()) is not None:
+            self._heard += self.fold.take(*message)
+        if tail.failure is not None:
+            raise tail.failure
+
     # ---- becoming the leader
 
     def _writer(self) -> Writer:
         brokers = self._context.brokers
-        name = f"pulsar-txn-log-{int(brokers.runtime.random() * 2**48):012x}"
-        self._receipts.clear()
-        writer = Writer(brokers, self._topic, name)
-        writer.when_written = self._claim_is_written
-        writer.when_lost = lambda _: self._tail.wake()
-        return writer
+        return Writer(brokers, self._topic, f"pulsar-txn-log-{int(brokers.runtime.random() * 2**48):012x}", self._news)
 
     async def _lead(self, writer: Writer, advertised: str) -> float:
         """Become the producer, write the CLAIM, read up to it; when the CLAIM was sent."""
@@ -160,23 +175,19 @@ class Candidate:
         claim = Frame(writer.epoch, 0, 0, 0, 0, (Record(Kind.CLAIM, 0, advertised.encode()),))
         at = self._context.brokers.runtime.monotonic()
         writer.send(encode(claim))
-
-        def is_read() -> bool:
-            if writer.lost is not None or not self._receipts:
-                return writer.lost is not None
-            where = self._receipts[0]
-            return fold.producer == writer.name or (where is not None and tail.last >= where)
-
-        await tail.until(is_read)
+        receipt: Receipt | None = None
+        while writer.lost is None:
+            if receipt is None:
+                receipt = writer.next_receipt()
+            written_at = None if receipt is None else receipt.where
+            if receipt is not None and (fold.producer == writer.name or (written_at is not None and tail.last >= written_at)):
+                break
+            await self._hear()
         if writer.lost is not None:
             raise writer.lost
         if fold.producer != writer.name:
             raise LeaseLost(f"log {self.name!r}: epoch {writer.epoch} was claimed after epoch {fold.epoch}")
         return at
-
-    def _claim_is_written(self, _number: int, where: Position | None) -> None:
-        self._receipts.append(where)
-        self._tail.wake()
 
     async def _take_turn(self, writer: Writer) -> None:
         """Wait in the broker's queue, and watch the leader meanwhile. Raises PulsarError."""
@@ -209,16 +220,18 @@ class Candidate:
         tail = self._tail
         spread = 1 + _SPREAD * self._context.brokers.runtime.random()  # those who wait had better not act at one moment
         pause = spread * self._context.lease_seconds / _LOOKS_PER_LEASE
-        silent, heard, attachments = 0, tail.heard, tail.attachments
+        silent, heard, attachments = 0, self._heard, tail.attachments
         while silent < _LOOKS_PER_LEASE:
-            await asyncio.sleep(pause)
-            if tail.failure is not None:
-                raise tail.failure
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    while True:
+                        await self._hear()
+            self._read()
             if tail.attachments != attachments and attachments:
                 return False
-            if tail.heard == heard and tail.is_attached:
+            if self._heard == heard and tail.is_attached:
                 silent += 1
             else:
                 silent = 0
-            heard, attachments = tail.heard, tail.attachments
+            heard, attachments = self._heard, tail.attachments
         return True

@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.handles import BaseLog, SnapshotParts
+from pulsar_txn.ledger.handles import BaseLog, OpenLogs, SnapshotParts
 from pulsar_txn.ledger.limits import MAX_VALUE_BYTES, Pressure, Tally
 from pulsar_txn.ledger.protocols import (
     Buffer,
     Cursor,
     EntryTooLarge,
     LedgerError,
-    Log,
     LogClosed,
     Snapshot,
     StoreUnsupported,
 )
+from pulsar_txn.ledger.turn import Turn
 from pulsar_txn.wire.ids import Position
 
 from .candidate import ClaimedLog
@@ -64,6 +64,12 @@ class FrameGroup(CommitGroup):
         self.entries = 0
         self.size = 0
 
+    def add(self, record: Record, *, is_new: bool) -> None:
+        """One more record; `is_new`: a further entry."""
+        self.records.append(record)
+        self.entries += is_new
+        self.size += len(record.data) + RECORD_BYTES
+
 
 class _Sent(NamedTuple):
     group: FrameGroup
@@ -72,36 +78,25 @@ class _Sent(NamedTuple):
 
 
 class FrameQueue:
-    """Implements `ledger.groups.Groups` for one log.
+    """The frames of one log (implements `ledger.groups.Groups`). Without IO: what is to be sent and told, it returns.
 
-    `send` takes an encoded frame. `confirmed_at` is the time at which the newest confirmed frame was sent, `sent_at` that of
-    the last one sent.
+    `turn` is asked for when there may be a frame to send. `confirmed_at` is the time at which the newest confirmed frame was
+    sent, `sent_at` that of the last one sent.
     """
 
     max_value_bytes = MAX_VALUE_BYTES
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        pressure: Pressure,
-        epoch: int,
-        log: TopicLog,
-        send: Callable[[bytes], None],
-        claimed_at: float,
-    ) -> None:
+    def __init__(self, pressure: Pressure, epoch: int, turn: Turn, claimed_at: float) -> None:
         self.open_group: FrameGroup = FrameGroup()
         self.tally = Tally()
         self.confirmed_at = claimed_at
         self.sent_at = claimed_at
-        self._runtime = runtime
         self._pressure = pressure
         self._epoch = epoch
-        self._log = log
-        self._send = send
+        self._turn = turn
         self._sequence = 1  # 0 was the claim
         self._ready: deque[tuple[FrameGroup, Frame]] = deque()
         self._in_flight: deque[_Sent] = deque()
-        self._awake = False
         self._ended = False
 
     @property
@@ -119,23 +114,19 @@ class FrameQueue:
         waiting = sum(group.bytes for group, _ in self._ready) + sum(sent.group.bytes for sent in self._in_flight)
         return self.open_group.bytes + waiting
 
-    def unanswered_seconds(self) -> float:
+    def unanswered_seconds(self, now: float) -> float:
         """Seconds since the oldest frame without a receipt was sent; 0 when there is none."""
-        return self._runtime.monotonic() - self._in_flight[0].at if self._in_flight else 0.0
+        return now - self._in_flight[0].at if self._in_flight else 0.0
 
-    def make_room(self, size: int) -> None:
-        """Close the open frame if a record of so many bytes would make it too large."""
+    def is_full_with(self, size: int) -> bool:
+        """True if a record of so many bytes would make the open frame too large: `close_frame` first."""
         group = self.open_group
-        if group.records and group.size + size + RECORD_BYTES > FRAME_BYTES:
-            self._close_group()
-            self._pump()
+        return bool(group.records) and group.size + size + RECORD_BYTES > FRAME_BYTES
 
     def add(self, record: Record, *, is_new: bool = False) -> None:
-        """One more record of the open frame; `make_room` was asked, and the log has joined it. `is_new`: a further entry."""
-        group, size = self.open_group, len(record.data)
-        group.records.append(record)
-        group.entries += is_new
-        group.size += size + RECORD_BYTES
+        """One more record of the open frame, which has room and which the log has joined. `is_new`: a further entry."""
+        size = len(record.data)
+        self.open_group.add(record, is_new=is_new)
         self.count(size)
 
     def count(self, size: int) -> None:
@@ -144,62 +135,57 @@ class FrameQueue:
         self._pressure.enter(size)
 
     def wake(self) -> None:
-        """Something joined: send it when the turn ends."""
-        if not self._awake and not self._ended:
-            self._awake = True
-            asyncio.get_running_loop().call_soon(self._turn_ends)
+        """Something joined: it is sent when the turn ends."""
+        if not self._ended:
+            self._turn.ask()
 
-    def _turn_ends(self) -> None:
-        self._awake = False
-        if len(self._in_flight) < _MOST_IN_FLIGHT:
-            self._close_group()
-            self._pump()
-
-    def _close_group(self) -> None:
+    def close_frame(self, first_entry: int, next_entry: int, finished_snapshot: int) -> None:
+        """Close the open frame, if there is something in it: the log is like this after it."""
         group = self.open_group
         if not group or self._ended:
             return
         group.seal()
         self.open_group = FrameGroup()
-        log = self._log
-        next_entry = log.next_entry - group.entries
-        frame = Frame(self._epoch, self._sequence, next_entry, log.first_entry, log.finished_snapshot, group.records)
+        frame = Frame(self._epoch, self._sequence, next_entry - group.entries, first_entry, finished_snapshot, group.records)
         self._sequence += 1
         self._ready.append((group, frame))
 
-    def _pump(self) -> None:
-        while self._ready and len(self._in_flight) < _MOST_IN_FLIGHT:
+    @property
+    def has_room(self) -> bool:
+        """True if another frame may be sent before one is confirmed."""
+        return len(self._in_flight) < _MOST_IN_FLIGHT
+
+    def frames_to_send(self, now: float) -> Iterator[bytes]:
+        """Closed frames, encoded; each is in flight from now on."""
+        while self._ready and self.has_room:
             group, frame = self._ready.popleft()
-            self.sent_at = self._runtime.monotonic()
-            self._in_flight.append(_Sent(group, frame, self.sent_at))
-            self._send(encode(frame))
+            self.sent_at = now
+            self._in_flight.append(_Sent(group, frame, now))
+            yield encode(frame)
 
     @property
     def oldest(self) -> Frame | None:
         """The oldest frame that was sent and is not confirmed; its sequence is its number at the writer."""
         return self._in_flight[0].frame if self._in_flight else None
 
-    def confirm(self, sequence: int) -> None:
-        """The frames up to this one are in the topic, and count."""
+    def written(self, sequence: int) -> Iterator[FrameGroup]:
+        """Groups to confirm, because the frames up to this one are in the topic and count."""
         while self._in_flight and self._in_flight[0].frame.sequence <= sequence:
             sent = self._in_flight.popleft()
             self.confirmed_at = sent.at
-            confirm(sent.group)
+            yield sent.group
             self._pressure.leave(sent.group.bytes)
-        if not self._ended:
-            self._pump()
-            self._turn_ends()
 
-    def end(self, error: LedgerError) -> None:
-        """Nothing more is sent or confirmed."""
+    def end(self) -> list[FrameGroup]:
+        """Send nothing more; the groups that are never confirmed."""
         self._ended = True
         groups = [sent.group for sent in self._in_flight] + [group for group, _ in self._ready] + [self.open_group]
         self._in_flight.clear()
         self._ready.clear()
         self.open_group = FrameGroup()
         for group in groups:
-            fail(group, error)
             self._pressure.leave(group.bytes)
+        return groups
 
 
 class TopicLog(BaseLog):
@@ -209,7 +195,7 @@ class TopicLog(BaseLog):
     alone is not enough: stock brokers that let two producers in at the same moment may keep both, each with an epoch of its
     own. But a receipt that names the message after the last known one says the same as reading it, without the wait.
 
-    `queue` has its frames. `on_closed` is called once when the handle is closed, or has failed.
+    `queue` has its frames. The log sends them at the end of a turn, and reads the news of its writer and its tail.
     """
 
     def __init__(
@@ -218,10 +204,11 @@ class TopicLog(BaseLog):
         runtime: Runtime,
         lease_seconds: float,
         pressure: Pressure,
-        on_closed: Callable[[Log], None],
+        open_logs: OpenLogs[TopicLog],
     ) -> None:
         fold, writer, claimed_at = claimed.fold, claimed.writer, claimed.at
-        self.queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, claimed_at)
+        self._turn = Turn(self._turn_ends)
+        self.queue = FrameQueue(pressure, writer.epoch, self._turn, claimed_at)
         super().__init__(self.queue, fold.name, fold.ledger_id, writer.epoch, fold.first_entry, fold.next_entry or 0)
         self.finished_snapshot = 0 if fold.snapshot is None else fold.snapshot.number
         self.max_entry_bytes = writer.max_message_size - HEADER_BYTES - RECORD_BYTES - _SEND_OVERHEAD_BYTES
@@ -232,15 +219,12 @@ class TopicLog(BaseLog):
         self._subscription = claimed.subscription
         self._runtime = runtime
         self._lease_seconds = lease_seconds
-        self._on_closed = on_closed
+        self._open_logs = open_logs
         self._rewritten_at = 0
         self._trimmed_at = claimed_at
         self._trimming: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        writer.when_written = self._written
-        writer.when_lost = self._failed
-        claimed.tail.take = self._take
-        claimed.tail.when_failed = self._failed
+        self._following = asyncio.get_running_loop().create_task(self._follow(claimed.news))
         self._timer = runtime.call_later(lease_seconds / _HEARTBEATS_PER_LEASE, self._heartbeat)
 
     # ---- the lease
@@ -258,7 +242,7 @@ class TopicLog(BaseLog):
     def refresh(self) -> Position:
         """Take a position for nothing: once it is confirmed, this instance led until then. Raises LeaseLost, LogClosed."""
         self.check_open()
-        self.queue.make_room(0)
+        self._make_room(0)
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self.join()
         self.queue.add(Record(Kind.NOTHING, entry, b""), is_new=True)
@@ -274,12 +258,33 @@ class TopicLog(BaseLog):
     def _heartbeat(self) -> None:
         pause = self._lease_seconds / _HEARTBEATS_PER_LEASE
         self._timer = self._runtime.call_later(pause, self._heartbeat)
-        if self.queue.unanswered_seconds() > _UNANSWERED_SECONDS:
+        if self.queue.unanswered_seconds(self._runtime.monotonic()) > _UNANSWERED_SECONDS:
             self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s {self._writer.refusal}")
         elif self.queue.newest is None:
             self._rewrite()
             if self._runtime.monotonic() >= self.queue.sent_at + pause / 2:
                 self.join()
+
+    # ---- frames
+
+    def _make_room(self, size: int) -> None:
+        """Close the open frame if a record of so many bytes would make it too large."""
+        if self.queue.is_full_with(size):
+            self._close_frame()
+            self._turn.ask()
+
+    def _close_frame(self) -> None:
+        self.queue.close_frame(self.first_entry, self.next_entry, self.finished_snapshot)
+
+    def _turn_ends(self) -> None:
+        self._turn.begun()
+        if self.queue.has_room:
+            self._close_frame()
+            self._send()
+
+    def _send(self) -> None:
+        for payload in self.queue.frames_to_send(self._runtime.monotonic()):
+            self._writer.send(payload)
 
     # ---- entries
 
@@ -288,7 +293,7 @@ class TopicLog(BaseLog):
         self.check_open()
         entry_bytes = b"".join(data) if isinstance(data, list | tuple) else bytes(data)  # type: ignore[arg-type] # a Buffer
         self._check_size(len(entry_bytes), "an entry")
-        self.queue.make_room(len(entry_bytes))
+        self._make_room(len(entry_bytes))
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self.join()
         self.queue.add(Record(Kind.ENTRY, 0, entry_bytes), is_new=True)
@@ -335,13 +340,13 @@ class TopicLog(BaseLog):
     def add_part(self, number: int, part: bytes) -> None:
         """A part of the snapshot `number`."""
         self._check_size(len(part), "a part of a snapshot")
-        self.queue.make_room(len(part))
+        self._make_room(len(part))
         self.join()
         self.queue.add(Record(Kind.PART, number, part))
 
     def end_snapshot(self, number: int, covers: int, parts: int) -> None:
         """The snapshot `number` is complete."""
-        self.queue.make_room(0)
+        self._make_room(0)
         self.join()
         self.finished_snapshot = number
         self.queue.add(end_of_snapshot(number, covers, parts))
@@ -403,17 +408,43 @@ class TopicLog(BaseLog):
 
     def _end(self, error: LedgerError) -> None:
         self._timer.cancel()
-        self.queue.end(error)
+        for group in self.queue.end():
+            fail(group, error)
         if self._trimming is not None:
             self._trimming.cancel()
-        self._on_closed(self)
+        self._open_logs.forget(self)
         self._leaving = asyncio.get_running_loop().create_task(self._leave())
 
     async def _leave(self) -> None:
+        self._following.cancel()
         await self._writer.close()
         await self._tail.close()
 
     # ---- what the topic holds
+
+    async def _follow(self, news: asyncio.Event) -> None:
+        """Look at what comes from the topic, until the log is closed or has failed."""
+        try:
+            while self.closed is None:
+                await news.wait()
+                news.clear()
+                self._read()
+        except LedgerError as error:
+            self._failed(error)
+        except Exception as error:
+            logger.exception("log %r cannot be read any more", self._name)
+            self._failed(LogClosed(f"log {self._name!r} cannot be read any more: {type(error).__name__}: {error}"))
+
+    def _read(self) -> None:
+        """Look at what has come. Raises LedgerError for what ends the log."""
+        writer, tail = self._writer, self._tail
+        while (receipt := writer.next_receipt()) is not None:
+            self._written(*receipt)
+        while (message := tail.next_message()) is not None:
+            self._take(*message)
+        ended = writer.lost or tail.failure
+        if ended is not None:
+            raise ended
 
     def _written(self, number: int, where: Position | None) -> None:
         """A receipt. Where it leaves a gap, or says no place, the tail comes to the frame in its turn.
@@ -423,23 +454,23 @@ class TopicLog(BaseLog):
         tail, fold, oldest = self._tail, self._fold, self.queue.oldest
         ledger_id, entry_id = tail.last
         if where == (ledger_id, entry_id + 1) and oldest is not None and number == oldest.sequence:
-            tail.last = where
+            tail.skip(where)
             fold.apply(oldest, where, self._writer.name)
             self._confirm(fold.sequence)
 
-    def _take(self, where: Position, producer: str, payload: memoryview) -> bool:
+    def _take(self, where: Position, producer: str, payload: memoryview) -> None:
         """A message of the topic that is not known yet. Raises as `LogFold.take`."""
         fold = self._fold
-        if self.closed is not None or not fold.take(where, producer, payload):
-            return False
-        if fold.producer != self._writer.name:
-            self._writer.give_up(f"{fold.leader} has claimed it, in epoch {fold.epoch}")
-            return True
-        self._confirm(fold.sequence)
-        return True
+        if self.closed is None and fold.take(where, producer, payload):
+            if fold.producer != self._writer.name:
+                self._writer.give_up(f"{fold.leader} has claimed it, in epoch {fold.epoch}")
+            else:
+                self._confirm(fold.sequence)
 
     def _confirm(self, sequence: int) -> None:
-        self.queue.confirm(sequence)
+        for group in self.queue.written(sequence):
+            confirm(group)
+        self._turn_ends()
         fold = self._fold
         is_time = self.closed is None and self._trimming is None and self.queue.sent_at >= self._trimmed_at + _TRIM_SECONDS
         if is_time and fold.droppable() >= _TRIM_FRAMES:
@@ -471,7 +502,7 @@ class TopicLog(BaseLog):
             self.end_snapshot(self._snapshots, stored.covers, len(stored.parts))
         for entry in range(self.first_entry, self.next_entry):
             data = fold.entries[entry]
-            self.queue.make_room(len(data or b""))
+            self._make_room(len(data or b""))
             self.join()
             self.queue.add(Record(Kind.NOTHING, entry, b"") if data is None else Record(Kind.KEPT, entry, data))
 

@@ -214,6 +214,10 @@ class MetadataFold:
         for writer, sequence in self._writers.items():
             yield Item(b"W", writer, b"", sequence)
 
+    def stored(self) -> None:
+        """A snapshot is complete in the topic."""
+        self.since_snapshot = 0
+
     def restore(self, parts: list[bytes]) -> None:
         """Take over a snapshot. NotAFrame."""
         self.values.clear()
@@ -300,8 +304,8 @@ class SharedMetadata:
         self._topic = topic
         self._subscription = LogSubscription(brokers, topic)
         self._nonce = int(brokers.runtime.random() * 2**52).to_bytes(8)
-        self._writer = Writer(brokers, topic, f"pulsar-txn-metadata-{self._nonce.hex()}")
-        self._writer.when_lost = self._fail
+        self._news = asyncio.Event()
+        self._writer = Writer(brokers, topic, f"pulsar-txn-metadata-{self._nonce.hex()}", self._news)
         self._tail: Tail | None = None
         self._fold = MetadataFold()
         self._catchup: Catchup | None = Catchup(topic)
@@ -311,6 +315,7 @@ class SharedMetadata:
         self._was_trimmed = False
         self._snapshot: tuple[int, Position] | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._failure: LedgerError | None = None
         self._strange = 0
 
@@ -318,19 +323,10 @@ class SharedMetadata:
         """Read everything that is there. Waits a while for the cluster. Raises LogTopicRefused, LogDamaged, StoreTooNew."""
         mark = await self._until_there()
         self._was_trimmed = mark[1] >= 0
-        self._tail = tail = Tail(self._brokers, self._topic, mark, self._take)
+        self._tail = tail = Tail(self._brokers, self._topic, mark, self._news)
         tail.start()
-        hello = asyncio.ensure_future(self._ask(Op.HELLO, ""))
-        ended = asyncio.ensure_future(tail.until(hello.done))
-        try:
-            await asyncio.wait([hello, ended], return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()
-            await hello
-        finally:
-            for task in (hello, ended):
-                task.cancel()
-            await asyncio.gather(hello, ended, return_exceptions=True)
+        self._reading = asyncio.get_running_loop().create_task(self._follow(tail))
+        await self._ask(Op.HELLO, "")
 
     async def _until_there(self) -> Position:
         failures, until = 0, self._brokers.runtime.monotonic() + _START_SECONDS
@@ -356,6 +352,8 @@ class SharedMetadata:
     async def close(self) -> None:
         """Stop; what is not answered fails with LogClosed."""
         self._fail(LogClosed("the store was closed"))
+        if self._reading is not None:
+            self._reading.cancel()
         if self._trimming is not None:
             await asyncio.wait([self._trimming])
         if self._tail is not None:
@@ -429,11 +427,8 @@ class SharedMetadata:
         return number
 
     def _check(self) -> None:
-        failure: Exception | None = self._failure
-        if failure is None and self._tail is not None:
-            failure = self._tail.failure
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
 
     def _fail(self, error: LedgerError) -> None:
         if self._failure is None:
@@ -445,7 +440,30 @@ class SharedMetadata:
 
     # ---- reading
 
-    def _take(self, where: Position, producer: str, payload: memoryview) -> bool:
+    async def _follow(self, tail: Tail) -> None:
+        """Apply what comes in, until the store is closed or has failed."""
+        try:
+            while self._failure is None:
+                await self._news.wait()
+                self._news.clear()
+                self._read(tail)
+        except LedgerError as error:
+            self._fail(error)
+        except Exception as error:
+            logger.exception("%s cannot be read any more", self._topic)
+            self._fail(LogClosed(f"{self._topic} cannot be read any more: {type(error).__name__}: {error}"))
+
+    def _read(self, tail: Tail) -> None:
+        """Apply what has come. Raises LedgerError for what ends the store."""
+        while self._writer.next_receipt() is not None:
+            pass  # a change has happened when it was read
+        while (message := tail.next_message()) is not None:
+            self._take(*message)
+        ended = self._writer.lost or tail.failure
+        if ended is not None:
+            raise ended
+
+    def _take(self, where: Position, producer: str, payload: memoryview) -> None:
         try:
             operation = decode(payload)
         except NotAFrame as error:
@@ -453,21 +471,20 @@ class SharedMetadata:
             logger.warning(
                 "%s: message %s of producer %r is no metadata and is ignored: %s", self._topic, where, producer, error
             )
-            return False
+            return
         is_own = operation.writer == self._nonce
         result: Result = 0
         if self._catchup is not None:
             self._catchup.take(where, operation)
         elif operation.kind in CHANGES:
             if not self._fold.is_new(operation):
-                return False
+                return
             result = self._fold.apply(operation)
             self._tell(operation.path)
         elif operation.kind == Op.END:
-            self._fold.since_snapshot = 0
+            self._fold.stored()
         if is_own:
             self._answer(operation, where, result)
-        return True
 
     def _answer(self, operation: Operation, where: Position, result: Result) -> None:
         waiter = self._waiting.get(operation.sequence)

@@ -18,10 +18,10 @@ import attrs
 
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime, Settings
+from pulsar_txn.ledger.handles import OpenLogs
 from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, Pressure, check_name
 from pulsar_txn.ledger.protocols import (
     LedgerError,
-    Log,
     LogClosed,
     LogExists,
     LogNotFound,
@@ -165,7 +165,7 @@ class TopicStore:
         self._shared = SharedMetadata(self._brokers, metadata_topic(namespace, prefix))
         self.metadata: MetadataStore = self._shared
         self._opening: dict[str, Candidate] = {}
-        self._logs: dict[str, TopicLog] = {}
+        self._open_logs: OpenLogs[TopicLog] = OpenLogs()
         self._failure: LedgerError | None = None
 
     async def start(self) -> None:
@@ -193,7 +193,7 @@ class TopicStore:
         Raises LogNotFound, LogExists, NameRefused, LogTopicRefused, LogDamaged, StoreTooNew, LogClosed.
         """
         self._check()
-        if name in self._logs or name in self._opening:
+        if name in self._open_logs.by_name or name in self._opening:
             raise LogExists(f"log {name!r} is open already in this store, or waits for its lease; close that handle first")
         check_log_name(name)
         ledger_id = self._ledger_id(name)
@@ -218,13 +218,14 @@ class TopicStore:
             await claimed.give_up()
             self._check()
             return None
-        log = self._logs[name] = TopicLog(claimed, self._runtime, self._lease_seconds, self.pressure, self._forget)
+        log = TopicLog(claimed, self._runtime, self._lease_seconds, self.pressure, self._open_logs)
+        self._open_logs.add(log)
         logger.info("log %r is led by this instance, in epoch %d", name, log.epoch)
         return log
 
     def leader_of(self, name: str) -> str | None:
         """The address of the instance that leads a log, as far as this one knows: it leads it, or waits for it."""
-        if name in self._logs:
+        if name in self._open_logs.by_name:
             return self.advertised
         candidate = self._opening.get(name)
         return None if candidate is None else candidate.leader
@@ -253,7 +254,7 @@ class TopicStore:
         topic = self.topic_of(name)
         if topic is None:
             return
-        log = self._logs.pop(name, None)
+        log = self._open_logs.by_name.get(name)
         if log is not None:
             log.leave()
             await log.close()
@@ -277,10 +278,6 @@ class TopicStore:
                 raise
             return stored
         return number
-
-    def _forget(self, log: Log) -> None:
-        if self._logs.get(log.name) is log:
-            del self._logs[log.name]
 
     # ---- the store
 
@@ -308,7 +305,8 @@ class TopicStore:
         if self._failure is not None:
             return
         self._failure = LogClosed("the store was closed")
-        for result in await asyncio.gather(*(log.close() for log in list(self._logs.values())), return_exceptions=True):
+        closing = [log.close() for log in self._open_logs.by_name.values()]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, Exception):
                 logger.warning("a log was closed, and its last, unconfirmed records may be missing: %s", result)
         await self._shared.close()

@@ -5,6 +5,8 @@ may delete it. It never asks for messages: readers have cursors of their own. It
 and several instances may ask at once. `Tail` reads the topic from a place on, to its end and beyond: frames come in as they are
 written. A payload is never looked at here.
 
+`Tail` and `Writer` call nobody. They keep what has come in, set the event that they were given, and are asked.
+
 `Writer` is the producer that holds the lease of a log: it becomes the only one, and sends frames in order. The lease is the
 producer's exclusive access to the topic, and its epoch the topic's. Mode 2 (WaitForExclusive) waits in the broker's queue until
 the leader's connection has gone; mode 3 (ExclusiveWithFencing) sends the leader away. After an unload or a lost connection the
@@ -18,9 +20,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pulsar_txn.client.errors import (
     AuthorizationError,
@@ -50,8 +52,6 @@ _FAILOVER: Final = 2
 _PERMITS: Final = 64
 """Messages on their way at most; one may have as many bytes as the broker takes."""
 
-Take = Callable[[Position, str, memoryview], bool]
-"""Takes a message: where it is, its producer's name, its payload. Whether it is new and of the log. Raises LedgerError."""
 SHARED: Final = 0
 EXCLUSIVE: Final = 1
 WAIT_FOR_EXCLUSIVE: Final = 2
@@ -82,33 +82,21 @@ def as_pulsar_error(error: LookupFailed) -> PulsarError:
 class Attachment:
     """The attachment of a reader or producer to the broker that owns `topic`.
 
-    `open_on(connection)` introduces us there. `on_lost()` is called when an established one ends; then it is made again by
-    itself, until it is there, or an error for which `is_final` says so: `on_failed(error)`, and nothing more is tried.
+    Its owner makes it in a block of `opening()`, and makes it again whenever `attempts()` says that it is time.
     """
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        topic: str,
-        *,
-        open_on: Callable[[Connection], Awaitable[None]],
-        on_lost: Callable[[], None],
-        on_failed: Callable[[PulsarError], None],
-        is_final: Callable[[PulsarError], bool],
-    ) -> None:
+    def __init__(self, brokers: Brokers, topic: str) -> None:
         self.topic = topic
         self.connection: Connection | None = None
         self._brokers = brokers
-        self._open_on = open_on
-        self._on_lost = on_lost
-        self._on_failed = on_failed
-        self._is_final = is_final
         self._broken = False
-        self._task: asyncio.Task[None] | None = None
+        self._detached = asyncio.Event()
+        self._useless = 0
         self._closed = False
 
-    async def attach(self) -> None:
-        """One attempt. Raises PulsarError. If cancelled: `open_on` has cleaned up after itself."""
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[Connection]:
+        """Block in which the owner introduces itself; attached when it ends without an error. Raises PulsarError."""
         try:
             connection = await self._brokers.owner(self.topic)
         except LookupFailed as error:
@@ -116,7 +104,7 @@ class Attachment:
         self._broken = False
         connection.listen(self)
         try:
-            await self._open_on(connection)
+            yield connection
         except BaseException:
             connection.forget(self)
             raise
@@ -124,11 +112,21 @@ class Attachment:
             connection.forget(self)
             raise ConnectionLost(f"the connection for {self.topic} broke while it opened", endpoint=connection.endpoint)
         self.connection = connection
+        self._detached.clear()
 
-    def keep_trying(self, failures: int = 0) -> None:
-        """Attach in the background; not at once after failures."""
-        if not self._closed and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._attach_again(failures))
+    async def attempts(self) -> AsyncIterator[None]:
+        """Each time that an attempt is due: while nothing is attached, with longer and longer pauses. Without an end."""
+        failures = 0
+        while True:
+            if self.connection is not None:
+                await self._detached.wait()
+                failures = self._useless
+                if failures:
+                    await asyncio.sleep(pause_seconds(failures - 1))
+            yield
+            if self.connection is None:
+                await asyncio.sleep(pause_seconds(failures))
+                failures += 1
 
     def on_connection_lost(self, connection: Connection, _error: PulsarError) -> None:
         """The connection's call: it is gone."""
@@ -137,43 +135,30 @@ class Attachment:
         else:
             self._broken = True
 
-    def detach(self, failures: int = 0) -> None:
-        """Attach again, whatever the connection is. `failures`: attachments in a row that were of no use."""
+    def detach(self, useless: int = 0) -> None:
+        """Attach again, whatever the connection is. `useless`: attachments in a row that were of no use."""
         self._broken = True
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.forget(self)
-            if not self._closed:
-                self._on_lost()
-                self.keep_trying(failures)
+            self._useless = useless
+            self._detached.set()
 
-    async def close(self) -> None:
-        """Stop; tells nobody. Idempotent."""
+    def close(self) -> Connection | None:
+        """Attach no more; the connection that it had. Idempotent."""
         self._closed = True
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.forget(self)
-        task = self._task
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
+        return connection
 
-    async def _attach_again(self, failures: int) -> None:
-        if failures:
-            await asyncio.sleep(pause_seconds(failures - 1))
-        while not self._closed:
-            try:
-                await self.attach()
-            except PulsarError as error:
-                if self._is_final(error):
-                    self._on_failed(error)
-                    return
-                logger.debug("%s: attached not yet: %s", self.topic, error)
-            else:
-                return
-            await asyncio.sleep(pause_seconds(failures))
-            failures += 1
+
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
+    """Return once the task has ended."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
 
 
 class LogSubscription:
@@ -268,30 +253,34 @@ def _mark_delete(answer: Any) -> Position:
     return signed64(mark.ledgerId), signed64(mark.entryId)
 
 
+class Message(NamedTuple):
+    """A message of the topic: where it is, its producer's name, and its payload."""
+
+    where: Position
+    producer: str
+    payload: memoryview
+
+
 class Tail:
     """A reader without a durable cursor. `after` is the message that the first one comes after.
 
-    `last` is the last message that is known; whoever knows that more are its own may move it forth. `take` may be another one
-    from some message on. `heard` counts the messages that it has called new, `attachments` how often the tail was attached.
-    `failure` is what ended it for good; `when_failed` is called with it.
+    `news` is set when a message has come, which `next_message` returns, or when the tail has failed. `last` is the last message
+    that was returned, or skipped. `attachments` counts how often the tail was attached. `failure` is what ended it for good.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, after: Position, take: Take) -> None:
-        self.heard = 0
+    def __init__(self, brokers: Brokers, topic: str, after: Position, news: asyncio.Event) -> None:
         self.attachments = 0
         self.last = after
         self.failure: LedgerError | None = None
         self._brokers = brokers
         self._topic = topic
-        self.take = take
-        self.when_failed: Callable[[LedgerError], None] = lambda _: None
+        self._news = news
+        self._arrived: deque[tuple[Message, int]] = deque()
         self._name = f"pulsar-txn-tail-{int(brokers.runtime.random() * 2**48):012x}"
         self._id = -1
         self._permits = 0
-        self._news = asyncio.Event()
-        self._attachment = Attachment(
-            brokers, topic, open_on=self._open_on, on_lost=lambda: None, on_failed=self._failed, is_final=_is_final
-        )
+        self._attachment = Attachment(brokers, topic)
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_attached(self) -> bool:
@@ -300,61 +289,78 @@ class Tail:
 
     def start(self) -> None:
         """Begin to read, in the background."""
-        self._attachment.keep_trying()
+        self._task = asyncio.get_running_loop().create_task(self._stay_attached())
 
-    async def until(self, seen: Callable[[], bool]) -> None:
-        """Wait until `seen` is true, which is asked after messages have come in. Raises what ended the tail."""
-        while not seen():
-            if self.failure is not None:
-                raise self.failure
-            self._news.clear()
-            await self._news.wait()
+    def next_message(self) -> Message | None:
+        """The next message that has come; None when there is none."""
+        while self._arrived and self.failure is None:
+            message, permits = self._arrived.popleft()
+            self._used(permits)
+            if message.where > self.last:
+                self.last = message.where
+                return message
+        return None
 
-    def wake(self) -> None:
-        """Have everybody look again who waits in `until`."""
-        self._news.set()
+    def skip(self, where: Position) -> None:
+        """Go on after this message: its content is known."""
+        self.last = where
 
     async def close(self) -> None:
         """Leave the broker."""
-        connection = self._attachment.connection
-        await self._attachment.close()
+        connection = self._attachment.close()
+        await _cancelled(self._task)
         if connection is not None:
             self._leave(connection)
 
-    async def _open_on(self, connection: Connection) -> None:
-        self._id = number = self._brokers.next_id()
-        connection.add_consumer(number, self)
-        ledger_id, entry_id = self.last
-        fields: dict[str, Any] = {
-            "topic": self._topic,
-            "subscription": self._name,
-            "consumer_name": self._name,
-            "consumer_id": number,
-            "subType": 0,
-            "durable": False,
-            "start_message_id": {"ledgerId": unsigned64(ledger_id), "entryId": unsigned64(entry_id)},
-        }
-        try:
-            await connection.request("subscribe", self._brokers.next_id(), **fields)
-        except BaseException:
-            self._leave(connection)
-            raise
-        self._permits = _PERMITS
-        self.attachments += 1
-        self._news.set()
-        connection.write([hot.encode_flow(number, _PERMITS)])
+    async def _stay_attached(self) -> None:
+        async for _ in self._attachment.attempts():
+            try:
+                await self._attach()
+            except (AuthorizationError, TopicTerminatedError) as error:
+                self._fail(f"cannot be read: {error}")
+                return
+            except PulsarError as error:
+                logger.debug("%s: attached not yet: %s", self._topic, error)
+
+    async def _attach(self) -> None:
+        async with self._attachment.opening() as connection:
+            self._id = number = self._brokers.next_id()
+            self._arrived.clear()  # they come again: they are after `last`
+            connection.add_consumer(number, self)
+            ledger_id, entry_id = self.last
+            fields: dict[str, Any] = {
+                "topic": self._topic,
+                "subscription": self._name,
+                "consumer_name": self._name,
+                "consumer_id": number,
+                "subType": 0,
+                "durable": False,
+                "start_message_id": {"ledgerId": unsigned64(ledger_id), "entryId": unsigned64(entry_id)},
+            }
+            try:
+                await connection.request("subscribe", self._brokers.next_id(), **fields)
+            except BaseException:
+                self._leave(connection)
+                raise
+            self._permits = _PERMITS
+            self.attachments += 1
+            connection.write([hot.encode_flow(number, _PERMITS)])
 
     def _leave(self, connection: Connection) -> None:
         connection.drop_consumer(self._id)
         connection.write([command("close_consumer", consumer_id=self._id, request_id=self._brokers.next_id())])
 
-    def _failed(self, error: Exception) -> None:
+    def _fail(self, why: str) -> None:
         if self.failure is None:
-            if not isinstance(error, LedgerError):
-                error = LogTopicRefused(f"{self._topic} cannot be read: {error}")
-            self.failure = error
+            self.failure = LogTopicRefused(f"{self._topic} {why}")
             self._news.set()
-            self.when_failed(error)
+
+    def _used(self, permits: int) -> None:
+        """So many permits are used up: the broker gets as many again."""
+        self._permits -= permits
+        if self._permits <= _PERMITS // 2 and self._attachment.connection is not None:
+            self._attachment.connection.write([hot.encode_flow(self._id, _PERMITS - self._permits)])
+            self._permits = _PERMITS
 
     # ---- what a connection tells
 
@@ -363,23 +369,12 @@ class Tail:
         consumer_id, ledger_id, entry_id, _, _, _, _, data = frame
         if consumer_id != self._id or self.failure is not None:
             return
-        where, permits = (ledger_id, entry_id), 1
-        if where > self.last:
-            producer, payload, permits = _read(data)
-            self._one(where, producer, payload)
-        self._permits -= permits
-        if self._permits <= _PERMITS // 2 and self._attachment.connection is not None:
-            self._attachment.connection.write([hot.encode_flow(self._id, _PERMITS - self._permits)])
-            self._permits = _PERMITS
-
-    def _one(self, where: Position, producer: str, payload: memoryview) -> None:
-        try:
-            is_new = self.take(where, producer, payload)
-        except LedgerError as error:
-            self._failed(error)
+        where = (ledger_id, entry_id)
+        if where <= self.last:
+            self._used(1)
             return
-        self.last = where
-        self.heard += is_new
+        producer, payload, permits = _read(data)
+        self._arrived.append((Message(where, producer, payload), permits))
         self._news.set()
 
     def on_closed_by_broker(self) -> None:
@@ -391,9 +386,7 @@ class Tail:
 
     def on_end_of_topic(self) -> None:
         """REACHED_END_OF_TOPIC: the topic was terminated."""
-        self._failed(
-            LogTopicRefused(f"{self._topic} was terminated; nobody can write to it any more: choose another ledgerTopicPrefix")
-        )
+        self._fail("was terminated; nobody can write to it any more: choose another ledgerTopicPrefix")
 
 
 def _read(data: bytes) -> tuple[str, memoryview, int]:
@@ -406,22 +399,25 @@ def _read(data: bytes) -> tuple[str, memoryview, int]:
     return metadata.producer_name, payload, max(1, metadata.num_messages_in_batch)
 
 
-def _is_final(error: PulsarError) -> bool:
-    return isinstance(error, AuthorizationError | TopicTerminatedError)
+class Receipt(NamedTuple):
+    """A payload that was written: its number, from 0 on, and its place (None: the broker knew it already).
+
+    A payload that was sent again may have an earlier place as well, of which no receipt came.
+    """
+
+    number: int
+    where: Position | None
 
 
 class Writer:
     """A producer of one topic, with a name of its own.
 
-    Its owner sets `when_written`, called for each payload, in order, with its number from 0 on and its place (None: the broker
-    knew it already). A payload that was sent again may have an earlier place as well, of which no receipt came. And it sets
-    `when_lost`, called once when somebody else writes, or may do so: nothing is sent after that.
+    `news` is set when a payload was written, which `next_receipt` tells, and when the writer is `lost`: somebody else writes,
+    or may do so. Nothing is sent after that.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, name: str) -> None:
+    def __init__(self, brokers: Brokers, topic: str, name: str, news: asyncio.Event) -> None:
         self.name = name
-        self.when_written: Callable[[int, Position | None], None] = lambda _number, _where: None
-        self.when_lost: Callable[[LeaseLost], None] = lambda _: None
         self.epoch = -1
         self.max_message_size = 0
         self.lost: LeaseLost | None = None
@@ -434,11 +430,12 @@ class Writer:
         self._sends: LoneSends
         self._next = 0
         self._pending: deque[tuple[int, bytes]] = deque()
+        self._receipts: deque[Receipt] = deque()
+        self._news = news
         self._left: Connection | None = None
         self._refusals = 0
-        self._attachment = Attachment(
-            brokers, topic, open_on=self._open_on, on_lost=self._detached, on_failed=self._failed, is_final=self._is_final
-        )
+        self._attachment = Attachment(brokers, topic)
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_attached(self) -> bool:
@@ -451,9 +448,11 @@ class Writer:
         If cancelled: the broker is told that nobody waits any more.
         """
         self._mode = mode
-        await self._attachment.attach()
+        await self._attach()
         if mode != SHARED:
             self._mode = EXCLUSIVE
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._stay_attached())
 
     def send(self, payload: bytes) -> None:
         """Send it after those before it."""
@@ -465,13 +464,31 @@ class Writer:
 
     async def close(self) -> None:
         """Leave the broker, which gives the lease to the next one. Idempotent; sends nothing more."""
-        connection = self._attachment.connection
-        await self._attachment.close()
+        connection = self._attachment.close()
+        await _cancelled(self._task)
         self._pending.clear()
         if connection is not None:
             await self._leave(connection)
 
+    def next_receipt(self) -> Receipt | None:
+        """The receipt of the next payload, in the order of sending; None when it has not come."""
+        return self._receipts.popleft() if self._receipts else None
+
     # ---- the attachment
+
+    async def _stay_attached(self) -> None:
+        async for _ in self._attachment.attempts():
+            try:
+                await self._attach()
+            except PulsarError as error:
+                if self._is_final(error):
+                    self.give_up(f"somebody else leads it ({error})")
+                    return
+                logger.debug("%s: attached not yet: %s", self._topic, error)
+
+    async def _attach(self) -> None:
+        async with self._attachment.opening() as connection:
+            await self._open_on(connection)
 
     async def _open_on(self, connection: Connection) -> None:
         left, self._left = self._left, None
@@ -509,6 +526,8 @@ class Writer:
         self._write(connection, self._pending)
 
     def _write(self, connection: Connection, messages: Iterable[tuple[int, bytes]]) -> None:
+        if self.lost is not None:
+            return
         now_ms = self._brokers.runtime.wall_ms()
         connection.write([self._sends.encode(number, now_ms, payload) for number, payload in messages])
 
@@ -517,12 +536,6 @@ class Writer:
         connection.drop_producer(self._id)
         await asyncio.wait([connection.request("close_producer", self._brokers.next_id(), producer_id=self._id)])
 
-    def _detached(self) -> None:
-        """A new one is being made."""
-
-    def _failed(self, error: PulsarError) -> None:
-        self._lose(f"somebody else leads it ({error})")
-
     def _is_final(self, error: PulsarError) -> bool:
         if self._mode == SHARED:
             return isinstance(error, AuthorizationError | TopicTerminatedError)
@@ -530,12 +543,9 @@ class Writer:
 
     def give_up(self, why: str) -> None:
         """The lease is of no use any more."""
-        self._lose(why)
-
-    def _lose(self, why: str) -> None:
         if self.lost is None:
             self.lost = LeaseLost(f"{self._topic}: {why}; what was not confirmed may be in the log or not")
-            self.when_lost(self.lost)
+            self._news.set()
 
     # ---- what a connection tells
 
@@ -548,7 +558,8 @@ class Writer:
             return
         self._pending.popleft()
         self._refusals = 0
-        self.when_written(sequence_id, (ledger_id, entry_id) if entry_id >= 0 else None)
+        self._receipts.append(Receipt(sequence_id, (ledger_id, entry_id) if entry_id >= 0 else None))
+        self._news.set()
 
     def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
         """SEND_ERROR: whether the topic moves, or we were sent away, the next attempt to attach tells."""
