@@ -10,9 +10,8 @@ from pulsar_txn.ledger.machine import WRITE
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
 from pulsar_txn.tc._extra_state import ExtraState
-from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, Transaction
+from pulsar_txn.tc._transaction import Transaction
 from pulsar_txn.tc.check_times import DEFAULT_RULES, CheckRules
-from pulsar_txn.tc.extras import NO_EXTRAS
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.lane_table import LaneEvent
 from pulsar_txn.tc.lanes import Lanes
@@ -72,7 +71,8 @@ class CoordinatorState:
         self.participant_count = 0
         self.bytes = 0
         self.active_of: dict[str, int] = {}
-        self.is_restoring = False  # the head of a snapshot was read; no state
+        self.is_restoring = False
+        """True once the head of a snapshot was read; no state."""
         self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(self.open.__contains__)
 
     def apply(self, position: Position, record: Record) -> None:
@@ -102,8 +102,7 @@ class CoordinatorState:
         elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
             if self.transactions.moments:
                 self.transactions.changing(least)
-            txn.modified_ms = modified_ms
-            self.add_participants(txn, record.partitions, record.subscriptions)
+            self.add_participants(txn, record.partitions, record.subscriptions, modified_ms)
 
     def low_watermark(self) -> int:
         """The highest id such that it and all below it have ended: what is open or ending is never covered. -1: none."""
@@ -144,30 +143,27 @@ class CoordinatorState:
         """The timeout of an OPEN transaction is over later. No state: the next incarnation of the coordinator asks again."""
         least = txn.txn_id.least
         self.open.remove((txn.deadline_ms, least))
-        txn.deadline_ms = until_ms
+        txn.put_off(until_ms)
         self.open.add((until_ms, least))
         self.deadlines.add((until_ms, least))
         self.deadlines.lost(len(self.open))
 
-    def add_participants(self, txn: Transaction, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
+    def add_participants(
+        self, txn: Transaction, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]], modified_ms: int
+    ) -> None:
         """Register what a record, or a part of a snapshot, names."""
-        size = count = 0
-        for topic in topics:
-            if topic not in txn.topics:
-                txn.topics[topic] = None
-                count += 1
-                size += PARTICIPANT_BYTES + len(topic)
-        for pair in subscriptions:
-            if pair not in txn.subscriptions:
-                txn.subscriptions[pair] = None
-                count += 1
-                size += PARTICIPANT_BYTES + len(pair[0]) + len(pair[1])
-        txn.participant_count += count
-        txn.bytes += size
+        count, size = txn.register(topics, subscriptions, modified_ms)
         self.participant_count += count
         self.bytes += size
         if txn.extras is not None:
             self.extra.grew(txn, size)
+
+    def restore_head(self, next_id: int, newest_time_ms: int, last_applied: Position) -> None:
+        """Begin with the head of a snapshot; `add` takes what follows."""
+        self.is_restoring = True
+        self.next_id = next_id
+        self.newest_time_ms = newest_time_ms
+        self.last_applied = last_applied
 
     @property
     def weight(self) -> int:
@@ -183,13 +179,10 @@ class CoordinatorState:
             return
         self.next_id = least + 1
         self.outcomes.opened(least, record.owner)
-        txn = Transaction(txn_id, record.owner, record.start_time_ms, record.timeout_ms)
-        if record.extras is not None:
-            txn.extras = record.extras
-            txn.bytes += record.extras.size
+        txn = Transaction(txn_id, record.owner, record.start_time_ms, record.timeout_ms, record.extras)
         self.add(txn)
         if record.partitions or record.subscriptions:
-            self.add_participants(txn, record.partitions, record.subscriptions)
+            self.add_participants(txn, record.partitions, record.subscriptions, txn.modified_ms)
         if self.fencing is not None and record.owner[1] is not None:
             self.fencing.note(record.owner, self.newest_time_ms)
 
@@ -242,7 +235,7 @@ class CoordinatorState:
             return
         if self.transactions.moments:
             self.transactions.changing(least)
-        txn.extras = txn.extras.asked(now_ms)
+        txn.asked(txn.extras, now_ms)
         self.extra.waits(txn)
 
     def _parked(self, least: int, now_ms: int) -> None:
@@ -252,7 +245,7 @@ class CoordinatorState:
         if self.transactions.moments:
             self.transactions.changing(least)
         self._left_open(txn, least)
-        txn.extras, txn.modified_ms = txn.extras.parked(now_ms), now_ms
+        txn.parked(txn.extras, now_ms)
         self.extra.parked(txn)
         self._count_active(txn, -1)
 
@@ -263,8 +256,7 @@ class CoordinatorState:
         if self.transactions.moments:
             self.transactions.changing(least)
         self._unparked(txn)
-        txn.extras, txn.modified_ms = txn.extras.resumed(now_ms), now_ms
-        txn.deadline_ms = now_ms + txn.timeout_ms
+        txn.resumed(txn.extras, now_ms)
         entry = (txn.deadline_ms, least)
         self.open.add(entry)
         self.deadlines.add(entry)
@@ -295,12 +287,8 @@ class CoordinatorState:
         if self.transactions.moments:
             self.transactions.changing(least)
         before = txn.extras
-        extras = (before or NO_EXTRAS).prepared(said.prepared_token, record.modified_ms)
-        added = extras.size - (0 if before is None else before.size)
         self._left_open(txn, least)
-        txn.status, txn.modified_ms, txn.extras = PREPARED, record.modified_ms, extras
-        txn.bytes += added
-        self.bytes += added
+        self.bytes += txn.prepared(said.prepared_token, record.modified_ms)
         self.extra.prepared(txn, before)
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
@@ -321,15 +309,14 @@ class CoordinatorState:
                 self.transactions.changing(least)
             if status is OPEN:
                 self._left_open(txn, least)
-            txn.status = new
-            txn.modified_ms = record.modified_ms
+            txn.moved(new, record.modified_ms)
             self.ending[least] = None
             if txn.extras is not None:
                 self.extra.decided(txn)
         else:
             del self.ending[least]
             del self.transactions[least]  # a moment that is walked shows it as it is, so it changes only after this
-            txn.status = new
+            txn.moved(new, record.modified_ms)
             self.bytes -= txn.bytes
             self.participant_count -= txn.participant_count
             if txn.owner[0] is not None:
@@ -356,13 +343,7 @@ class CoordinatorState:
         else:
             del self.held[least]
             self._count_active(txn, 1)
-        before_held = before or NO_EXTRAS
-        if before_held.parked_ms is not None:  # whoever lets it go on lets it be asked for
-            before_held = before_held.resumed(record.modified_ms)
-        after = before_held._replace(held=(record.cause or before_held.held) if new is HELD else 0)
-        txn.status, txn.modified_ms, txn.extras = new, record.modified_ms, None if after == NO_EXTRAS else after
-        added = (0 if txn.extras is None else txn.extras.size) - (0 if before is None else before.size)
-        txn.bytes += added
+        added = txn.held(new, record.cause, record.modified_ms)
         self.bytes += added
         self.extra.counted(added)
         if new is OPEN:

@@ -90,6 +90,10 @@ class CheckTimes:
 
     # ------------------------------------------------------------------ what waits
 
+    def start(self, now_ms: int) -> None:
+        """Begin an incarnation of the coordinator."""
+        self.started_ms = now_ms
+
     def watch(self, least: int, principal: str | None, extras: Extras, since_ms: int, is_prepared: bool) -> None:
         """The transaction waits for its next question, or for the policy, or for nothing more; not while one is out."""
         if extras.group is None or least in self._out:

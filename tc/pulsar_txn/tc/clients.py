@@ -133,9 +133,7 @@ class Clients:
         for least in leasts:
             txn = self._state.transactions[least]
             decision, trailing, heard = self._leave_open(txn, Event.ABANDON, now_ms, len(gathered.effects), cause)
-            gathered.decisions += decision
-            gathered.trailing += trailing
-            gathered.effects += heard
+            gathered.add(decision, trailing, heard)
         return gathered
 
     def _departed(self, operation: int, incarnation: Incarnation, now_ms: int) -> tuple[str, Record]:
@@ -150,6 +148,12 @@ class _Aborts:
         self.decisions: list[tuple[str, Record]] = []
         self.effects = effects
         self.trailing: list[tuple[str, Record]] = []
+
+    def add(self, decisions: _Records, trailing: _Records, effects: tuple[Effect, ...]) -> None:
+        """One more decision."""
+        self.decisions += decisions
+        self.trailing += trailing
+        self.effects += effects
 
     def then(self, last: tuple[str, Record]) -> Step[Record]:
         """The Step, with one more record after the decisions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
@@ -18,6 +19,7 @@ from pulsar_txn.ledger.machine import (
     Reply,
     Step,
     TellParticipant,
+    WriteSnapshot,
 )
 from pulsar_txn.tc import log_incarnations, records, snapshots
 from pulsar_txn.tc._state import CoordinatorState
@@ -37,7 +39,6 @@ from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.log_incarnations import service_of
 from pulsar_txn.tc.outcomes import OutcomeWindow
 from pulsar_txn.tc.owners import ANYBODY, Owner, is_older, is_permitted
-from pulsar_txn.tc.pace import SnapshotPace
 from pulsar_txn.tc.prepared import ENDED_AS, Prepared
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
@@ -62,7 +63,6 @@ from pulsar_txn.tc.requests import (
     Vanished,
 )
 from pulsar_txn.tc.table import ABORTING, ACTION_OF, END_EVENT, HELD, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
-from pulsar_txn.tc.unfinished import UnfinishedEnds
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
 
@@ -74,6 +74,10 @@ _Topics: TypeAlias = tuple[str, ...]
 _Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _EFFECTS_AT_ONCE: Final = 1024
+
+_OBJECTS_PER_RECORD: Final = 1
+"""The log grows by as many records as the state has objects before all of them are written again; so a record costs at most one
+object more, and a recovery reads at most about twice the state."""
 
 PULSAR_IDS: Final = PulsarIds()
 
@@ -87,6 +91,44 @@ _WISH: Final = {
     Event.DONE: "be done",
     Event.PREPARE: "be prepared",
 }
+
+
+class UnfinishedEnds:
+    """Ends that are decided and still have to be carried out: after a recovery, and where one Step would tell too many.
+
+    Numbers of transactions, in the order in which they are carried out. No state: recovery finds them again.
+
+    `waiting` may hold some that are not ending any more; while it is empty, nothing is left to carry out.
+    """
+
+    __slots__ = ("_ending", "waiting")
+
+    def __init__(self, ending: Collection[int]) -> None:
+        self._ending = ending
+        self.waiting: deque[int] = deque()
+
+    def find(self) -> None:
+        """Begin with all that are ending now."""
+        self.waiting = deque(sorted(self._ending))
+
+    def add(self, least: int) -> None:
+        """Carry this one out later. It is passed over when its decision was thrown away: then it is not ending."""
+        self.waiting.append(least)
+
+    def put_back(self, leasts: Iterable[int]) -> None:
+        """Begin with these, in their order."""
+        self.waiting.extendleft(reversed(list(leasts)))
+
+    def take(self, count: int) -> Iterator[int]:
+        """The next ones, `count` at most."""
+        for _ in range(min(len(self.waiting), count)):
+            yield self.waiting.popleft()
+
+    def __bool__(self) -> bool:
+        """True if something is left to carry out."""
+        while self.waiting and self.waiting[0] not in self._ending:
+            self.waiting.popleft()
+        return bool(self.waiting)
 
 
 class TransactionCoordinator:
@@ -149,7 +191,9 @@ class TransactionCoordinator:
         rules = CheckRules(check_after_ms, check_interval_ms, max_checks, CheckPolicy(check_policy))
         self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing, self._lanes, rules)
         self._times = self._state.extra.times
-        self._pace = SnapshotPace(snapshot_every)
+        self._snapshot_every = self._left_of_round = snapshot_every
+        self._applied = 0  # records of this life
+        self._applied_at_snapshot = 0
         self._unfinished = UnfinishedEnds(self._state.ending)
         self._clients = Clients(self._state, self._leave_open, expire_limit)
         self._checks = Checks(self._state, self._leave_open, expire_limit, self._limits)
@@ -185,13 +229,12 @@ class TransactionCoordinator:
                 step = self._resume(request, now_ms)
             case _:
                 assert_never(request)
-        return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
+        return self._paced(step) if len(step.records) + len(step.trailing) >= self._left_of_round else step
 
     def apply(self, log: str, position: Position, record: Record) -> None:
         """Fold one record in; `log` is always "log"."""
-        pace = self._pace
-        pace.applied += 1
-        pace.left = pace.left - 1 or pace.every
+        self._applied += 1
+        self._left_of_round = self._left_of_round - 1 or self._snapshot_every
         self._state.apply(position, record)
 
     def decode(self, log: str, data: bytes) -> Record:
@@ -202,11 +245,11 @@ class TransactionCoordinator:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
         self._state.incarnations.recovered(is_awaited=self._has_incarnations)
-        self._times.started_ms = now_ms
+        self._times.start(now_ms)
         if self._lanes is not None:
             self._lanes.recovered(now_ms)
         step = NOTHING if self._has_incarnations else self._drive_again(now_ms)
-        return self._paced(step, self._pace.is_overdue)
+        return self._paced(step, self._applied >= self._snapshot_every)
 
     def deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction, a lease or a check; the past while ends are to be carried out again."""
@@ -254,7 +297,7 @@ class TransactionCoordinator:
     def snapshot(self) -> Iterator[bytes]:
         """The whole state: next id, what takes room, window of outcomes, tokens of what was prepared, epochs, lanes."""
         self._trim_before = _after(self._state.last_applied)
-        self._pace.taken()
+        self._applied_at_snapshot = self._applied
         return snapshots.write(self._state)
 
     def restore(self, part: bytes) -> None:
@@ -755,11 +798,16 @@ class TransactionCoordinator:
         return ((LOG, last),), (Outcome(txn_id, ACTION_OF[state]),)
 
     def _paced(self, step: Step[Record], overdue: bool = False) -> Step[Record]:
-        """`step`, with WriteSnapshot last when it is time for one."""
-        pace = self._pace
-        if pace.ends_round(step):
-            overdue = pace.pays_for(step, self._state.weight)
-        return pace.asking(step, LOG) if overdue else step
+        """`step`, with WriteSnapshot last when it is time for one.
+
+        A snapshot is asked for in rounds of `snapshot_every` records. A round is passed over until enough records were written
+        for the objects that there are to write: so each record pays for one object, however large the state is.
+        """
+        written = len(step.records) + len(step.trailing)
+        if written >= self._left_of_round:
+            since = self._applied + written - self._applied_at_snapshot
+            overdue = since * _OBJECTS_PER_RECORD >= self._state.weight
+        return Step(step.records, (*step.effects, WriteSnapshot(LOG)), step.trailing) if overdue else step
 
 
 class FencingCoordinator(TransactionCoordinator):

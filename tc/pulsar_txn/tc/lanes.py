@@ -324,8 +324,15 @@ class Lanes:
         groups = self.kept.moment().groups()
         return (("lanes", _stored(lane, held)) for group in groups for lane, held in group)
 
+    def restore_head(self, part: CoordinatorSnapshot) -> None:
+        """Take over how many were given, from the first slice."""
+        self.next_lane = part.next_lane
+        self.given = part.lanes_given if part.HasField("lanes_given") else part.next_lane - 1
+
     def restore(self, part: CoordinatorSnapshot) -> None:
-        """Take over the lanes of a slice."""
+        """Take over the lanes and incarnations of a slice."""
+        for begun in part.incarnations:
+            self.giving = (*self.giving, begun.service) if begun.goes_on else (begun.service,)
         for each in part.lanes:
             principal = each.principal if each.HasField("principal") else None
             identity = (each.transactional_id, each.epoch) if each.HasField("transactional_id") else None

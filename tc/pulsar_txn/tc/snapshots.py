@@ -106,8 +106,6 @@ def read(state: CoordinatorState, part: bytes) -> None:
     state.incarnations.restore(snapshot)
     if state.lanes is not None:
         state.lanes.restore(snapshot)
-        for each in snapshot.incarnations:
-            state.lanes.giving = (*state.lanes.giving, each.service) if each.goes_on else (each.service,)
     if state.fencing is not None:
         state.fencing.restore(snapshot)
 
@@ -140,12 +138,9 @@ def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
     if snapshot.HasField("next_lane") != (state.lanes is not None):
         raise WireError(records.OTHER_IDS[state.lanes is not None])
     if state.lanes is not None:
-        state.lanes.next_lane = snapshot.next_lane
-        state.lanes.given = snapshot.lanes_given if snapshot.HasField("lanes_given") else snapshot.next_lane - 1
-    state.is_restoring = True
-    state.next_id = snapshot.next_local_txn_id
-    state.newest_time_ms = snapshot.newest_time
-    state.last_applied = (snapshot.covered_ledger_id, snapshot.covered_entry_id)
+        state.lanes.restore_head(snapshot)
+    covered = (snapshot.covered_ledger_id, snapshot.covered_entry_id)
+    state.restore_head(snapshot.next_local_txn_id, snapshot.newest_time, covered)
 
 
 def _read_outcomes(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
@@ -189,17 +184,18 @@ def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -
     txn = state.transactions.get(stored.least_bits)
     if txn is None:
         most = most_of_lane(state.tc_id, stored.lane) if stored.HasField("lane") else state.tc_id
-        txn = Transaction(TxnId(most, stored.least_bits), _owner(stored), stored.start_time, stored.timeout_ms)
-        txn.status = TxnStatus(stored.status)
-        if stored.HasField("last_modification_time"):
-            txn.modified_ms = stored.last_modification_time
-        txn.extras = read_extras(stored)
-        if txn.extras is not None:
-            txn.bytes += txn.extras.size
-            if txn.extras.resumed_ms is not None:
-                txn.deadline_ms = txn.extras.resumed_ms + txn.timeout_ms
+        txn = Transaction(
+            TxnId(most, stored.least_bits),
+            _owner(stored),
+            stored.start_time,
+            stored.timeout_ms,
+            read_extras(stored),
+            status=TxnStatus(stored.status),
+            modified_ms=stored.last_modification_time if stored.HasField("last_modification_time") else None,
+        )
         state.add(txn)
-    state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])
+    subscriptions = [(pair.topic, pair.subscription) for pair in stored.subscriptions]
+    state.add_participants(txn, stored.partitions, subscriptions, txn.modified_ms)
 
 
 def _page(number: int, image: PageImage) -> CoordinatorSnapshot.OutcomePage:

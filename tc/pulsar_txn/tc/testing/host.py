@@ -47,8 +47,7 @@ class HostedCoordinator:
 
     `answers`: what was answered, by token; a refusal is its code. `told`: every TellParticipant that was released, in order.
     `asked`: every question to a check group that was released. `ended`: the outcomes that were carried out. `entries`: its log,
-    trimmed entries included. `on_record` is called after every
-    record that is applied. Requests return their token. `given`: the ids of this incarnation and of earlier ones, by `least`.
+    trimmed entries included. Requests return their token. `given`: the ids of this incarnation and of earlier ones, by `least`.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class HostedCoordinator:
         self.ended: dict[TxnId, TxnAction] = {}
         self.given: dict[int, TxnId] = {}
         self.last_in: dict[int, TxnId] = {}
-        self.on_record: Callable[[], None] = lambda: None
+        self._snapshots: list[tuple[int, Snapshot]] | None = None
         self.machine = factory(TC_ID)
         ledger_id = 1 + max([position[0] for position, _ in entries], default=0)
         (name,) = self.machine.logs
@@ -74,6 +73,16 @@ class HostedCoordinator:
         self.now_ms = max(self.now_ms, self.machine.newest_time_ms)
         self._seen.is_live = True
         self._host.start()
+
+    def keep_snapshots(self) -> list[tuple[int, Snapshot]]:
+        """The snapshot of now, and from now on of after every record, each with the length of the log; the list grows."""
+        self._snapshots = [(len(self.entries), self.covered())]
+        return self._snapshots
+
+    def recorded(self) -> None:
+        """A record was applied."""
+        if self._snapshots is not None:
+            self._snapshots.append((len(self.entries), self.covered()))
 
     # ---- requests
 
@@ -222,7 +231,7 @@ class _CheckedCoordinator(ByToken):
         super().apply(log, position, record)
         if self.is_live:
             self.machine.check_invariants()
-            self._host.on_record()
+            self._host.recorded()
 
 
 class _CoordinatorSkin(Skin):

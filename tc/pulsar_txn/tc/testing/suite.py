@@ -408,8 +408,7 @@ class TransactionCoordinatorSuite:
     def _crashes(self) -> Iterator[tuple[HostedCoordinator, int, list[Snapshot]]]:
         """Every prefix of a history: its host, how many entries are kept, and the snapshots that the disk may hold."""
         host = self.host()
-        snapshots = [(0, host.covered())]
-        host.on_record = lambda: snapshots.append((len(host.entries), host.covered()))
+        snapshots = host.keep_snapshots()
         self._write(host)
         for count in range(len(host.entries) + 1):
             yield host, count, [snapshot for at, snapshot in snapshots if 0 < at <= count]
