@@ -89,6 +89,10 @@ class HandLog:
         """Begin a snapshot; it is the newest one when it is finished."""
         return HandSnapshot(self, covers)
 
+    def cut(self, count: int) -> None:
+        """Lose all entries but the first ones, as a crash does."""
+        del self.entries[count:]
+
     def confirm(self, upto: Position | None = None) -> None:
         """Everything up to a position is durable (None: everything that was appended)."""
         self.last_confirmed = max(self.last_confirmed, self.last_appended if upto is None else upto)
@@ -144,11 +148,11 @@ class Asked:
 class ByToken:
     """A machine as its host sees it, when requests carry any value as their token: answers go to `answered`, by token.
 
-    `decided`: what the machine decided last, a Step or a Refusal. `verified` makes the machine's request that carries the
+    `decided`: what the machine decided last, a Step or a Refusal. `verified`: the machine's request that carries the
     answer to VerifyRegistered.
     """
 
-    def __init__(self, machine: Any, answered: Answered, verified: Callable[[Any, bool], Any] | None = None) -> None:
+    def __init__(self, machine: Any, answered: Answered, verified: type[Any] | None = None) -> None:
         self.machine = machine
         self.logs: Sequence[str] = machine.logs
         self.decided: Step[Any] | Refusal | None = None

@@ -28,7 +28,6 @@ from pulsar_txn.rm_pending_ack.conflicts import (
     well_formed,
 )
 from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, KEY_BYTES, Held, bytes_of
-from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
     AckCumulative,
@@ -151,7 +150,7 @@ class PendingAckHandle:
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the state contradicts itself (S12, S13, S15)."""
-        check_invariants(self._state)
+        self._state.check_invariants()
 
     # -- questions
 

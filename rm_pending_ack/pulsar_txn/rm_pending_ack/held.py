@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias, overload
 
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.rm_pending_ack.ack_sets import Bits, union, up_to
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, joined, union, up_to
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.ids import AckKey, Position, TxnAction, TxnId
 
@@ -101,6 +101,18 @@ class Held:
         self.bytes -= freed
         return freed
 
+    def acknowledge_up_to(self, item: AckItem) -> None:
+        """Hold everything up to an item."""
+        self.cumulative = joined(self.cumulative, item)
+
+    def leave_cumulative(self) -> None:
+        """Hold no more than the individual acks."""
+        self.cumulative = None
+
+    def end(self) -> None:
+        """The transaction has ended."""
+        self.over = True
+
     def lowest(self) -> Position | None:
         """The earliest entry that is held individually."""
         order, items = self._order, self.items
@@ -152,7 +164,7 @@ class ManyItems(Sequence[AckItem]):
 
 
 class Settled:
-    """Acks that are decided and may not be in the cursor's durable state yet. Nothing of it changes.
+    """Acks that are decided and may not be in the cursor's durable state yet. Nothing of it changes once it is complete.
 
     `sequence` is the number of their MoveCursor, counted from the start in every life. `at` is the position of the record that
     settled them, `first` the oldest position that a replay needs for them.
@@ -170,6 +182,11 @@ class Settled:
         self.items = items
         self.cumulative = cumulative
         self.bytes = size
+
+    def continue_with(self, items: Items, size: int) -> None:
+        """Take the next individual acks of a snapshot that has them in several slices."""
+        self.items.update(items)
+        self.bytes += size
 
     def individual(self) -> tuple[AckItem, ...]:
         """The individual acks as items."""
@@ -192,6 +209,10 @@ class Coordinator:
         self.open[held.txn_id.least] = held
         heappush(self._ids, held.txn_id.least)
         return held
+
+    def rise(self, low_watermark: int) -> None:
+        """A low watermark was read. It never falls."""
+        self.low_watermark = max(self.low_watermark, low_watermark)
 
     def stale(self, low_watermark: int, ending: int) -> list[Held]:
         """Open transactions that a new low watermark declares over, without the one that is ending; smallest id first."""

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.rm_pending_ack import records_pb2 as pb
 from pulsar_txn.rm_pending_ack.ack_sets import Bits
-from pulsar_txn.rm_pending_ack.held import Held, HeldImage, Items, Settled, bytes_of
+from pulsar_txn.rm_pending_ack.held import HeldImage, Items, Settled
 from pulsar_txn.rm_pending_ack.records import NO_TXN, get_item, get_items, put_item
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.state import PendingState
@@ -153,30 +153,24 @@ def read_slice(state: PendingState, data: bytes) -> None:
         _get_coordinator(state, source)
     for settled in snapshot.settled:
         _get_settled(state, settled)
+    last_committed = state.last_committed
     if snapshot.HasField("last_committed_least_bits"):
-        state.last_committed = TxnId(snapshot.last_committed_most_bits, snapshot.last_committed_least_bits)
-    state.applied = snapshot.applied
-    state.last = _position(snapshot.last)
+        last_committed = TxnId(snapshot.last_committed_most_bits, snapshot.last_committed_least_bits)
+    state.restored(snapshot.applied, _position(snapshot.last), last_committed)
 
 
 def _get_coordinator(state: PendingState, source: pb.PendingAckSnapshot.Coordinator) -> None:
     coordinator = state.coordinator(source.most_bits)
-    coordinator.low_watermark = source.low_watermark
+    coordinator.rise(source.low_watermark)
     if len(source.ended_least_bits) != len(source.ended_action):
         text = f"{len(source.ended_least_bits)} ended transactions and {len(source.ended_action)} outcomes"
         raise WireError(f"a pending-ack snapshot with {text}")
     for least, action in zip(source.ended_least_bits, source.ended_action, strict=True):
         coordinator.ended[least] = _action(least, action)
     for entry in source.open:
-        held = coordinator.open.get(entry.least_bits)
-        if held is None:
-            held = coordinator.begin(Held(TxnId(source.most_bits, entry.least_bits), _position(entry.first)))
-        state.hold(held, get_items(entry.individual))
-        for key in entry.keys:
-            state.bytes += held.note((key.acker, key.number), key.content)
-        if entry.HasField("cumulative"):
-            held.cumulative = get_item(entry.cumulative)
-            state.slot = held
+        txn_id, keys = TxnId(source.most_bits, entry.least_bits), {(key.acker, key.number): key.content for key in entry.keys}
+        cumulative = get_item(entry.cumulative) if entry.HasField("cumulative") else None
+        state.restore_open(txn_id, _position(entry.first), get_items(entry.individual), keys, cumulative)
 
 
 def _action(least: int, action: int) -> TxnAction:
@@ -191,17 +185,8 @@ def _action(least: int, action: int) -> TxnAction:
 def _get_settled(state: PendingState, source: pb.PendingAckSnapshot.Settled) -> None:
     txn_id = TxnId(source.most_bits, source.least_bits) if source.HasField("least_bits") else NO_TXN
     items: Items = {position: (bits, batch_size) for position, bits, batch_size in get_items(source.individual)}
-    for position, (bits, _) in items.items():
-        state.cover(position, bits)
-    size = sum(bytes_of(bits) for bits, _ in items.values())
-    at = _position(source.at)
-    if state.settled and state.settled[-1].at == at:
-        state.settled[-1].items.update(items)
-        state.settled[-1].bytes += size
-        state.bytes += size
-        return
     cumulative = get_item(source.cumulative) if source.HasField("cumulative") else None
-    state.settle(Settled(state.sequence + 1, at, _position(source.first), txn_id, items, cumulative, size))
+    state.restore_settled(_position(source.at), _position(source.first), txn_id, items, cumulative)
 
 
 def _stored(position: Position) -> pb.LogPosition:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pulsar_txn.ledger.machine import FOLD
-from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union
-from pulsar_txn.rm_pending_ack.held import KEY_BYTES, Coordinator, Held, Items, Lowest, Settled, bytes_of
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, overlaps, reaches, union
+from pulsar_txn.rm_pending_ack.held import KEY_BYTES, Coordinator, Held, Items, Keys, Lowest, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record, content_of
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.transitions import ABORTED, COMMITTED, TRANSITIONS, Event, State
@@ -136,6 +136,39 @@ class PendingState:
         if settled.cumulative is not None:
             self.settled_cumulative = joined(self.settled_cumulative, settled.cumulative)
 
+    # ---- snapshots
+
+    def restored(self, applied: int, last: Position, last_committed: TxnId) -> None:
+        """A slice was taken over: where the log is, as it says."""
+        self.applied = applied
+        self.last = last
+        self.last_committed = last_committed
+
+    def restore_open(
+        self, txn_id: TxnId, first: Position, items: Iterable[AckItem], keys: Keys, cumulative: AckItem | None
+    ) -> None:
+        """Take over what a transaction holds, or more of it."""
+        coordinator = self.coordinator(txn_id.most)
+        held = coordinator.open.get(txn_id.least) or coordinator.begin(Held(txn_id, first))
+        self.hold(held, items)
+        for key, content in keys.items():
+            self.bytes += held.note(key, content)
+        if cumulative is not None:
+            self._hold_up_to(held, cumulative)
+
+    def restore_settled(self, at: Position, first: Position, txn_id: TxnId, items: Items, cumulative: AckItem | None) -> None:
+        """Take over settled acks, or more of the last ones."""
+        for position, (bits, _) in items.items():
+            self.cover(position, bits)
+        size = sum(bytes_of(bits) for bits, _ in items.values())
+        if self.settled and self.settled[-1].at == at:
+            self.settled[-1].continue_with(items, size)
+            self.bytes += size
+        else:
+            self.settle(Settled(self.sequence + 1, at, first, txn_id, items, cumulative, size))
+
+    # ---- records
+
     def _ack(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
         coordinator = self.coordinators.get(txn_id[0]) or self.coordinator(txn_id[0])
@@ -146,12 +179,15 @@ class PendingState:
         else:
             return
         if record.cumulative:
-            held.cumulative = joined(held.cumulative, record.items[0])
-            self.slot = held
+            self._hold_up_to(held, record.items[0])
         else:
             self.hold(held, record.items)
         if record.key is not None:
             self.bytes += held.note(record.key, content_of(record.items, cumulative=record.cumulative))
+
+    def _hold_up_to(self, held: Held, item: AckItem) -> None:
+        held.acknowledge_up_to(item)
+        self.slot = held
 
     def _end(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
@@ -167,7 +203,7 @@ class PendingState:
         for stale in coordinator.stale(record.low_watermark, txn_id.least):
             del coordinator.open[stale.txn_id.least]
             self._release(stale)
-        coordinator.low_watermark = max(coordinator.low_watermark, record.low_watermark)
+        coordinator.rise(record.low_watermark)
         coordinator.forget_ended()
 
     def _commit(self, held: Held, position: Position) -> None:
@@ -183,7 +219,7 @@ class PendingState:
 
     def _over(self, held: Held) -> None:
         """A transaction has ended; what it held is settled or released by the caller."""
-        held.over = True
+        held.end()
         self.bytes -= held.bytes
         self.lowest.update(held)
         if self.slot is held:
@@ -232,7 +268,7 @@ class PendingState:
 
     def _drop_slot(self, slot: Held) -> None:
         self._changing(slot)
-        slot.cumulative = None
+        slot.leave_cumulative()
         self.slot = None
 
     def _changing(self, held: Held) -> None:
@@ -263,6 +299,15 @@ class PendingState:
         if self.slot and self.slot.cumulative and self.slot.cumulative[0] <= mark_delete:
             self._drop_slot(self.slot)
 
+    # ---- for tests and simulation
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError, the invariant's id first, when the state contradicts itself."""
+        _one_holder(self)
+        _index(self)
+        _one_cumulative(self)
+        _ends(self)
+
 
 def _shared(held: Held, items: Iterable[AckItem]) -> Iterator[AckItem]:
     for place, bits, batch_size in items:
@@ -270,3 +315,60 @@ def _shared(held: Held, items: Iterable[AckItem]) -> Iterator[AckItem]:
             own, own_size = held.items[place]
             if (part := intersection(own, bits)) != 0:
                 yield place, part, max(own_size, batch_size)
+
+
+def _claim(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _one_holder(state: PendingState) -> None:
+    seen: dict[Position, Bits] = {}
+    holders = [held.individual() for held in state.open()] + [settled.individual() for settled in state.settled]
+    for items in holders:
+        for position, bits, _ in items:
+            _claim(bits != 0, f"S12 an empty set is held at {position}")
+            _claim(position not in seen or not overlaps(seen[position], bits), f"S12 {position} has two holders")
+            seen[position] = union(seen[position], bits) if position in seen else bits
+    _claim(seen == state.pending, f"S12 pending {state.pending} is not what is held, {seen}")
+
+
+def _index(state: PendingState) -> None:
+    """Check that the indexes beside the state say the same."""
+    lowest = {held.txn_id: min(held.items) for held in state.open() if held.items}
+    found = {held.txn_id: held.lowest() for held in state.behind((LATEST, None, 0))}
+    _claim(found == lowest, f"S12 the earliest acks are {lowest}, not {found}")
+    for held in state.open():
+        for position in held.items:
+            _claim(held in state.holders(position), f"S12 {held.txn_id} is not known to hold {position}")
+    holders: list[Held | Settled] = [*state.open(), *state.settled]
+    sizes = [each.bytes for each in holders]
+    keys = [len(held.keys) for held in state.open()] + [0] * len(state.settled)
+    counted = [
+        KEY_BYTES * count + sum([bytes_of(bits) for bits, _ in each.items.values()])
+        for each, count in zip(holders, keys, strict=True)
+    ]
+    _claim(sizes == counted and state.bytes == sum(counted), f"S12 {counted} bytes are held, not {sizes}")
+
+
+def _one_cumulative(state: PendingState) -> None:
+    slots = [held for held in state.open() if held.cumulative is not None]
+    _claim(slots == ([] if state.slot is None else [state.slot]), f"S12 the cumulative slot is not the one of {slots}")
+    for slot in slots:
+        for held in state.open():
+            behind = slot.cumulative is not None and held is not slot and bool(held.behind(slot.cumulative))
+            _claim(not behind, f"S12 {held.txn_id} holds messages behind the cumulative ack of {slot.txn_id}")
+
+
+def _ends(state: PendingState) -> None:
+    for most, coordinator in state.coordinators.items():
+        both = set(coordinator.open) & set(coordinator.ended)
+        _claim(not both, f"S15 transactions {both} of coordinator {most} are open and ended")
+        late = [least for least in coordinator.open if least <= coordinator.low_watermark]
+        _claim(not late, f"S15 transactions {late} of coordinator {most} are open below the low watermark")
+    order = [settled.at for settled in state.settled]
+    _claim(order == sorted(order), f"S13 settled acks out of order: {order}")
+    cumulative = None
+    for settled in state.settled:
+        cumulative = joined(cumulative, settled.cumulative)
+    _claim(cumulative == state.settled_cumulative, "S13 the settled cumulative ack is not what was settled")

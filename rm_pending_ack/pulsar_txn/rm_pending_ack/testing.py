@@ -211,9 +211,14 @@ class Subscription:
     def crash(self, entries: int, changes: int) -> None:
         """Die and recover with that many log entries and cursor changes (at least what is confirmed and stored)."""
         kept = max(entries, self.confirmed)
-        del self.log.entries[kept:]
+        self.log.cut(kept)
         self._resets = [(entry, change) for entry, change in self._resets if entry < kept]
         self._start(max([changes, self.stored, *(change for _, change in self._resets)]))
+
+    def recover(self, entries: list[tuple[Position, bytes]]) -> None:
+        """Begin with this log, and a cursor that has stored nothing."""
+        self.log = HandLog("log", LOG_LEDGER, entries)
+        self._start(0)
 
     def visible(self) -> set[Message]:
         """Messages that a dispatcher may deliver: neither acknowledged nor pending."""
@@ -558,8 +563,7 @@ def restart_at_every_record_keeps_what_was_decided(host: Subscription) -> None:
     entries = list(host.log.entries)
     for kept in range(len(entries) + 1):
         again = Subscription(host.factory, host.sizes)
-        again.log.entries = entries[:kept]
-        again.crash(kept, 0)
+        again.recover(entries[:kept])
         again.machine.check_invariants()
         wanted = {(0, 0), (1, 3)} if kept >= 2 else set()
         wanted |= messages_up_to(SIZES, indexes(2, 0)) if kept == len(entries) else set()

@@ -11,8 +11,8 @@ order, and one transaction does not wait for the copies of the one before it to 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, assert_never
 
 from pulsar_txn.ledger.machine import (
     ASK,
@@ -30,6 +30,7 @@ from pulsar_txn.ledger.machine import (
     WriteSnapshot,
 )
 from pulsar_txn.ledger.ordered import OrderedMap
+from pulsar_txn.ledger.swept_heap import SweptHeap
 from pulsar_txn.rm_producer.publishing import stored, unregistered
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
@@ -65,10 +66,74 @@ from .transitions import (
     Event,
     TxnState,
 )
-from .watermarks import Watermarks
 
 if TYPE_CHECKING:
     from pulsar_txn.rm_producer.requests import TransactionBuffer
+
+
+_SIGNED_LIMIT: Final = 1 << 63
+_AT_ONCE: Final = 256
+"""Transactions that are ended in one step, because many may be passed at once."""
+
+
+class Watermarks:
+    """The low watermarks of coordinators at one topic, and the open transactions that they pass.
+
+    `of`: the highest watermark of each coordinator, which is state. The heaps follow from what is open.
+    """
+
+    def __init__(self, is_open: Callable[[TxnId], bool]) -> None:
+        self.of: dict[int, int] = {}
+        self._is_open = is_open
+        self._leasts: dict[int, SweptHeap[TxnId]] = {}
+
+    def has_passed(self, txn_id: TxnId) -> bool:
+        """True if the coordinator says that the transaction is over."""
+        return txn_id.least <= self.of.get(txn_id.most, -1)
+
+    def rise(self, most: int, low_watermark: int) -> None:
+        """A watermark was read. It never falls."""
+        if self.of.get(most, -1) < low_watermark < _SIGNED_LIMIT:
+            self.of[most] = low_watermark
+
+    def restore(self, low_watermarks: Mapping[int, int]) -> None:
+        """Take over the watermarks of a snapshot."""
+        self.of = dict(low_watermarks)
+
+    def opened(self, txn_id: TxnId) -> None:
+        """A transaction is open here."""
+        leasts = self._leasts.get(txn_id.most)
+        if leasts is None:
+            leasts = self._leasts[txn_id.most] = SweptHeap(self._is_open)
+        leasts.add(txn_id)
+
+    def left(self, txn_id: TxnId, still_open: int) -> None:
+        """Removes the watermark; returns how many others became due."""
+        if still_open:
+            self._leasts[txn_id.most].lost(still_open)
+        else:
+            self._leasts.clear()
+
+    def passed(self, most: int, low_watermark: int) -> list[TxnId]:
+        """Open transactions that a watermark passes, the oldest first, and not more than are quick to end."""
+        leasts = self._leasts.get(most)
+        if leasts is None:
+            return []
+        return list(dict.fromkeys(leasts.smallest(_AT_ONCE, lambda txn_id: txn_id.least <= low_watermark)))
+
+    def stale(self) -> list[TxnId]:
+        """Some of the open transactions of one coordinator that its known watermark has passed."""
+        return next(filter(None, (self.passed(most, low) for most, low in self.of.items())), [])
+
+    def is_any_stale(self) -> bool:
+        """True if there are such."""
+        of = self.of
+        firsts = ((most, leasts.first()) for most, leasts in self._leasts.items())
+        return any(first is not None and first.least <= of.get(most, -1) for most, first in firsts)
+
+    def found(self) -> frozenset[TxnId]:
+        """Transactions that would be found, for invariants."""
+        return frozenset(txn_id for leasts in self._leasts.values() for txn_id in leasts)
 
 
 class HalfTopicTransactionBuffer:
@@ -356,7 +421,7 @@ class HalfTopicTransactionBuffer:
             self._last = dict(read.head.last)
             self._committed_count, self._aborted_count = read.head.committed_count, read.head.aborted_count
             self._commits = read.head.commits
-            self._watermarks.of = dict(read.head.low_watermarks)
+            self._watermarks.restore(read.head.low_watermarks)
         for txn_id, commit, copied, before in read.transactions:
             txn = self._transactions[txn_id] = HalfTransaction(commit, copied, before)
             if commit:

@@ -8,7 +8,7 @@ after every record, what readers were shown is never taken back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -45,16 +45,17 @@ class BufferHost:
     """One topic with its buffer. `open_txns` are those that the coordinator would call open and registered.
 
     `replies`: what was answered, by token; a refusal is a Reply with its error.
-    `published`: the max_read_position that readers know. `on_record` is called after every record that is applied.
+    `published`: the max_read_position that readers know.
     """
 
-    def __init__(self, factory: Factory, disk: Disk | None = None, *, now_ms: int = 0) -> None:
+    def __init__(self, factory: Factory, disk: Disk | None = None, open_txns: Iterable[TxnId] = (), *, now_ms: int = 0) -> None:
         disk = disk or Disk()
         self.now_ms = now_ms
-        self.open_txns: set[TxnId] = set()
+        self.open_txns = set(open_txns)
         self.replies: dict[int, Reply] = {}
         self.published: Position = EARLIEST
-        self.on_record: Callable[[], None] = lambda: None
+        self._snapshots: list[tuple[int, StoredSnapshot]] | None = None
+        self._views: list[list[bytes]] | None = None
         self.buffer = factory(TOPIC, self.make_marker)
         self._generation = disk.generation + 1
         self._journal = list(disk.journal)
@@ -90,6 +91,23 @@ class BufferHost:
         )
 
     # ---- what a test does
+
+    def keep_snapshots(self) -> list[tuple[int, StoredSnapshot]]:
+        """The snapshot of now, and from now on of after every record, each with the length of the journal; the list grows."""
+        self._snapshots = [(len(self.journal), self.covered())]
+        return self._snapshots
+
+    def keep_views(self) -> list[list[bytes]]:
+        """Return what readers see after every record from now on; the list grows."""
+        self._views = []
+        return self._views
+
+    def recorded(self) -> None:
+        """A record was applied."""
+        if self._snapshots is not None:
+            self._snapshots.append((len(self.journal), self.covered()))
+        if self._views is not None:
+            self._views.append(self.readable())
 
     def send_plain(self, payload: bytes) -> None:
         """A SEND outside transactions."""
@@ -266,7 +284,7 @@ class _TopicSkin(Skin):
         if max_read != self._noted:
             self._noted = max_read
             self._notes.append((self._topic.logs["topic"].last_appended, max_read))
-        self._topic.on_record()
+        self._topic.recorded()
 
     def confirmed(self) -> None:
         """Readers see what is durable."""

@@ -43,9 +43,7 @@ class TransactionBufferSuite:
     def host(self, disk: Disk | None = None, *open_txns: TxnId, now_ms: int = 0) -> BufferHost:
         """A host with a buffer of `factory`, recovered from `disk`."""
         factory: Factory = type(self).factory  # not self.factory: a function must not become a method
-        host = BufferHost(factory, disk, now_ms=now_ms)
-        host.open_txns |= set(open_txns)
-        return host
+        return BufferHost(factory, disk, open_txns, now_ms=now_ms)
 
     # ---- visibility
 
@@ -309,8 +307,7 @@ class TransactionBufferSuite:
 
     def test_a_transaction_alone_is_seen_whole_or_not_at_all_wherever_a_crash_cuts_it(self) -> None:
         host = self.host(None, A)
-        seen: list[list[bytes]] = []
-        host.on_record = lambda: seen.append(host.readable())
+        seen = host.keep_views()
         _run(host, [("send", A, b"a0"), ("send", A, b"a1"), ("send", A, b"a2"), ("end", A, COMMIT)])
         cuts = [self.host(Disk(tuple(host.journal[:records]), None, 1)) for records in range(len(host.journal) + 1)]
         whole = [b"a0", b"a1", b"a2"]
@@ -350,8 +347,7 @@ class TransactionBufferSuite:
     def _crashes_with_snapshots(self) -> Iterator[tuple[tuple[Op, ...], Disk, list[StoredSnapshot]]]:
         """Every prefix of what SCRIPT writes: operations begun until then, the disk, snapshots that it may hold."""
         host = self.host(None, A, B, C, D)
-        snapshots = [(0, host.covered())]
-        host.on_record = lambda: snapshots.append((len(host.journal), host.covered()))
+        snapshots = host.keep_snapshots()
         begun: list[int] = []
         for count, op in enumerate(SCRIPT, 1):
             _do(host, op)
