@@ -176,10 +176,8 @@ async def test_rows_go_to_the_partitions_of_their_keys(sink: Sink, pulsar: Targe
     await asyncio.to_thread(urllib.request.urlopen, request)
     keys = [str(number) for number in range(40)]
     table = pa.RecordBatch.from_pydict({"value": keys, "key": keys, "topic": [sink.targets[0]] * 40})
-    payloads: list[Payload] = []
-    stager = Stager(sink.options, lambda topic: 4, payloads.append, properties={}, spread=0)
-    stager.add(table)
-    stager.finish()
+    stager = Stager(sink.options, lambda topic: 4, properties={}, spread=0)
+    payloads = [*stager.add(table), *stager.finish()]
     store, committer = sink.store(sink.client()), SinkCommitter("s")
     await store.carry_out(committer.commit(Work(0, rows_by_topic(payloads))), 0, payloads)
     client = sink.client()

@@ -35,13 +35,13 @@ class Task:
         self.payloads: list[Payload] = []
         given = read_options({"service.url": "pulsar://h", **options})
         count = lambda topic: partitions  # noqa: E731
-        self.stager = Stager(
-            given, count, self.payloads.append, properties=properties, spread=spread, where="micro-batch 7, task 3, "
-        )
-        self.add = self.stager.add
+        self.stager = Stager(given, count, properties=properties, spread=spread, where="micro-batch 7, task 3, ")
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.payloads += self.stager.add(batch)
 
     def finish(self) -> list[Payload]:
-        self.stager.finish()
+        self.payloads += self.stager.finish()
         return self.payloads
 
 

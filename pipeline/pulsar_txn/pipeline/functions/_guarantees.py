@@ -67,14 +67,14 @@ class Loop:
         consumer: AsyncConsumer[bytes],
         pattern: str | None,
         stop: asyncio.Event,
-        observer: Callable[[FunctionEvent], object] | None,
+        note: Note,
     ) -> None:
         self._instance = instance
         self._config = instance.config
         self._consumer = consumer
         self._pattern = pattern
         self._stop = stop
-        self._note = Note(instance, observer)
+        self._note = note
         self._first = FirstMessages()
         self._finishing: set[asyncio.Task[None]] = set()
         self._pauses = functools.partial(growing_pauses, instance.client)
@@ -281,7 +281,7 @@ class Note:
         """One event."""
         instance = self._instance
         if kind == "processed":
-            instance.counts.successes += len(messages)
+            instance.counts.processed(len(messages))
         elif kind == "failed":
             name = instance.config.fqfn
             moved = isinstance(error, StateMoved)  # the partition is another instance's now, which is nobody's fault
@@ -291,7 +291,7 @@ class Note:
             elif error is not None and not is_fatal(error):  # the run ends with a fatal one, and tells it
                 self._kinds.tell(logger, what, error)
             if error is not instance.raised and not moved:
-                instance.counts.system_exceptions += 1
+                instance.counts.failed()
         if self._observer is not None:
             try:
                 self._observer(FunctionEvent(kind, messages, error))

@@ -100,7 +100,7 @@ class Instance:
         """Call `process` and send what it returns; what was sent is in the context. Raises what deserializing and it raise."""
         context = Context(self, message, txn)
         async with self._turn:
-            self.counts.received += 1
+            self.counts.took(1)
             value = self.value_of(message, pattern)
             if self.config.processing_guarantees is ProcessingGuarantees.MANUAL:
                 self._unacknowledged[_place(message.topic, message.message_id)] = (consumer, message)
@@ -108,7 +108,7 @@ class Instance:
                 await self.states.begin(None, (message,), consumer)
             output = await self._call(value, context)
             if txn is None:
-                context.handed += [_handed(ticket) for ticket in await self.states.write(None)]
+                context.sent([_handed(ticket) for ticket in await self.states.write(None)])
                 self.states.settle(committed=True)
         if output is not None and self.config.output is not None:
             name = sequence_id = None
@@ -122,7 +122,7 @@ class Instance:
         messages = [item.message for item in window.items]
         context = Context(self, messages[-1], txn, WindowView(tuple(messages), window.start_ms, window.end_ms))
         async with self._turn:
-            self.counts.received += len(messages)
+            self.counts.took(len(messages))
             output = await self._call([self.value_of(message, pattern) for message in messages], context)
         if output is not None and self.config.output is not None:
             context.send_output(self._payload(output), None, None)
@@ -158,7 +158,7 @@ class Instance:
     async def _call(self, value: Any, context: Context) -> Any:
         args = (value, context) if self._process.takes_context else (value,)
         started = self._core.runtime.monotonic()
-        self.counts.last_invocation_ms = self._core.runtime.wall_ms()
+        self.counts.begins(self._core.runtime.wall_ms())
         try:
             if self._process.is_async:
                 return await self._process.call(*args)
@@ -167,14 +167,13 @@ class Instance:
             result = await asyncio.wrap_future(called)
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
-            self.counts.user_exceptions += 1
+            self.counts.raised()
             if not is_fatal(error):  # the run ends with that one, and tells it
                 self._kinds.tell(self.logger, "process failed", error)
             self.raised = error
             raise
         finally:
-            self.counts.calls += 1
-            self.counts.seconds += self._core.runtime.monotonic() - started
+            self.counts.ends(self._core.runtime.monotonic() - started)
 
     def report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         """Call `callback(result, message_id)` when the outcome of a send is known."""

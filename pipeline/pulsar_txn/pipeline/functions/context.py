@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -251,6 +251,10 @@ class Context:
     def end(self) -> None:
         """The transaction is about to be ended: nothing joins it any more."""
         self._ended = self._txn is not None
+
+    def sent(self, handed: Iterable[Handed]) -> None:
+        """The runtime has sent something with the call."""
+        self.handed += handed
 
     def send_output(self, payload: Any, producer_name: str | None, sequence_id: int | None) -> None:
         """Send what `process` returned, with the properties of the input. On the loop only."""

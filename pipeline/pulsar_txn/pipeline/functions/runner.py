@@ -17,7 +17,7 @@ import attrs
 from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import AMBIENT, first_error, parse_topic
-from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop
+from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop, Note
 from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
 from pulsar_txn.pipeline.functions._loading import load, schema_of
 from pulsar_txn.pipeline.functions._outlets import Outlets, TopicHandler
@@ -99,13 +99,13 @@ class FunctionRun:
                     function_logger.addHandler(handler)
                     handlers.append((function_logger, handler))
                 for source in sources:
-                    subscribe = functools.partial(self._subscribe, source)
+                    subscribe, note = functools.partial(self._subscribe, source), Note(instance, self._observer)
                     if self.config.window is not None:
-                        windows.append(WindowLoop(instance, subscribe, source.pattern, self.stop, self._observer))
+                        windows.append(WindowLoop(instance, subscribe, source.pattern, self.stop, note))
                         continue
                     consumer = await subscribe()
                     consumers.append(consumer)
-                    loops.append(Loop(instance, consumer, source.pattern, self.stop, self._observer))
+                    loops.append(Loop(instance, consumer, source.pattern, self.stop, note))
             await _run_all([*loops, *windows])
         finally:
             for function_logger, attached in handlers:

@@ -61,6 +61,31 @@ class Counts:
         self.last_invocation_ms = 0
         self.user_metrics: dict[str, UserMetric] = {}
 
+    def took(self, messages: int) -> None:
+        """Count messages that go to `process`."""
+        self.received += messages
+
+    def begins(self, now_ms: int) -> None:
+        """Note that a call of `process` begins."""
+        self.last_invocation_ms = now_ms
+
+    def raised(self) -> None:
+        """Count an exception of `process`."""
+        self.user_exceptions += 1
+
+    def ends(self, seconds: float) -> None:
+        """Count a call that is over, after so long."""
+        self.calls += 1
+        self.seconds += seconds
+
+    def processed(self, messages: int) -> None:
+        """Count messages that are done."""
+        self.successes += messages
+
+    def failed(self) -> None:
+        """Count an error around `process`."""
+        self.system_exceptions += 1
+
     def record(self, name: str, value: float) -> None:
         """A metric of the function's own."""
         before = self.user_metrics.get(name, UserMetric(0, 0.0))

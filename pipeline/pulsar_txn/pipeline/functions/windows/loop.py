@@ -26,7 +26,7 @@ from pulsar_txn.client.inside import (
     growing_pauses,
     is_fatal,
 )
-from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Note, pause_or_stop
+from pulsar_txn.pipeline.functions._guarantees import Note, pause_or_stop
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions._loading import extractor_of
 from pulsar_txn.pipeline.functions.windows.assign import CountWindows, Place, TimeWindows, Window, Windows
@@ -56,7 +56,7 @@ class WindowLoop:
         subscribe: Subscribe,
         pattern: str | None,
         stop: asyncio.Event,
-        observer: Callable[[FunctionEvent], object] | None,
+        note: Note,
     ) -> None:
         self._instance = instance
         self._config = instance.config
@@ -64,7 +64,7 @@ class WindowLoop:
         self._subscribe = subscribe
         self._pattern = pattern
         self._stop = stop
-        self._note = Note(instance, observer)
+        self._note = note
         self._first = FirstMessages()
         self._kinds = ErrorKinds()
         self._pauses = functools.partial(growing_pauses, instance.client)

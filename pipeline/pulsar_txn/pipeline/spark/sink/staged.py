@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
@@ -182,7 +182,7 @@ class _Open:
 
 
 class Stager:
-    """Collects rows per topic and partition and hands them on as payloads.
+    """Collects rows per topic and partition, and makes payloads of them.
 
     `partitions` answers how many partitions a topic has (0: not partitioned). `spread` is where keyless rows begin. `where`
     names micro-batch and task in errors. `time_zone` is the session's.
@@ -192,7 +192,6 @@ class Stager:
         self,
         options: Options,
         partitions: Callable[[str], int],
-        put: Callable[[Payload], None],
         *,
         properties: Mapping[str, str],
         spread: int,
@@ -202,7 +201,6 @@ class Stager:
     ) -> None:
         self._options = options
         self._count_partitions = partitions
-        self._put = put
         self._grouping = Grouping(options, self._partitions, properties, typed, time_zone)
         self._spread = spread
         self._where = where
@@ -212,19 +210,19 @@ class Stager:
         self.partitions: dict[str, int] = {}
         """The number of partitions of each topic by which rows were routed."""
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as Spark hands them over. OptionError names the row that cannot be sent."""
+    def add(self, batch: pa.RecordBatch) -> Iterator[Payload]:
+        """The payloads that are complete with rows as Spark hands them over. OptionError names the row that cannot be sent."""
         try:
             for start, group in self._grouping.groups(batch):
-                self._fill(group, self._rows + start)
+                yield from self._fill(group, self._rows + start)
         except RowError as error:
             raise self._refusal(self._rows + error.number, error.column, error.what) from None
         self._rows += batch.num_rows
 
-    def finish(self) -> None:
-        """Hand on what is open."""
+    def finish(self) -> Iterator[Payload]:
+        """The payloads that are open."""
         for target in list(self._open):
-            self._seal(*target)
+            yield self._seal(*target)
 
     def _partitions(self, topic: str) -> int:
         found = self.partitions.get(topic)
@@ -232,7 +230,7 @@ class Stager:
             found = self.partitions[topic] = self._count_partitions(topic)
         return found
 
-    def _fill(self, group: Group, first_row: int) -> None:
+    def _fill(self, group: Group, first_row: int) -> Iterator[Payload]:
         """Put the rows of a group into the open batch of its target, and into new ones when it is full."""
         rows, options = group.rows, self._options
         data, offsets = _contents(rows.messages)
@@ -255,19 +253,19 @@ class Stager:
                 work.size += ends[until - 1] - before
                 at = until
             if at < total or work.count >= options.batching_max_messages or work.size >= options.batching_max_bytes:
-                self._seal(*target)
+                yield self._seal(*target)
 
     def _turn(self, topic: str) -> int:
         return self._next.setdefault(topic, self._spread) % self.partitions[topic]
 
-    def _seal(self, topic: str, partition: int) -> None:
+    def _seal(self, topic: str, partition: int) -> Payload:
         work = self._open.pop((topic, partition))
         self._next[topic] = self._next.get(topic, self._spread) + 1
         batch = pack_batch(b"".join(work.pieces), work.count, compression=self._options.compression)
         if len(batch.payload) > MAX_MESSAGE_BYTES and work.count == 1:
             what = f"its message has {len(batch.payload)} bytes, and a broker takes {MAX_MESSAGE_BYTES}"
             raise self._refusal(work.row, "value", f"{what}: make it smaller, or set compression")
-        self._put(Payload(topic, partition, batch))
+        return Payload(topic, partition, batch)
 
     def _refusal(self, row: int, column: str, what: str) -> OptionError:
         return OptionError(f"{self._where}row {row}, column {column!r}: {what}")

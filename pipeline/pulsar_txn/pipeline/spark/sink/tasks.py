@@ -199,16 +199,18 @@ class Encoding:
         stager = Stager(
             self.options,
             known_or_asked(self.options, self._known),
-            put if self._watch is None else self._watch(put),
             properties=self._properties,
             spread=self.number,
             where=self._where,
             typed=self._typed,
             time_zone=_session_time_zone(),
         )
+        take = put if self._watch is None else self._watch(put)
         for batch in batches:
-            stager.add(batch)
-        stager.finish()
+            for payload in stager.add(batch):
+                take(payload)
+        for payload in stager.finish():
+            take(payload)
         return stager.partitions
 
 
