@@ -2,19 +2,20 @@
 
 What handles show lives in the handles; what is *durable* lives in `_Durable`, reached only by confirmation. So a
 crash is: take the durable part, and forget everything else. For unit tests and simulation; nothing touches a disk.
+
+Handles call nobody above them: what they change is data of the open group, and the store carries that out in its turn.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from pulsar_txn.ledger.confirming import confirm, fail
 from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.groups import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, OpenLogs, SnapshotParts
 from pulsar_txn.ledger.limits import DEFAULT_HIGH_WATER_BYTES, MAX_VALUE_BYTES, Pressure, Tally, check_name
 from pulsar_txn.ledger.metadata import MetadataTree, TreeStore
 from pulsar_txn.ledger.protocols import (
@@ -30,6 +31,7 @@ from pulsar_txn.ledger.protocols import (
     StorageFailed,
     Versioned,
 )
+from pulsar_txn.ledger.turn import Turn
 from pulsar_txn.wire.ids import Position
 
 DEFAULT_MAX_ENTRY_BYTES = (5 << 20) + (256 << 10)
@@ -47,9 +49,9 @@ class _DurableLog:
         self.snapshot: Snapshot | None = None
         self.cursors: dict[str, CursorState] = {}
 
-    def append(self, first: int, entries: list[bytes]) -> None:
-        self.entries.update(zip(range(first, first + len(entries)), entries, strict=True))
-        self.next_entry = first + len(entries)
+    def append(self, entry: int, data: bytes) -> None:
+        self.entries[entry] = data
+        self.next_entry = entry + 1
 
     def trim(self, before: int) -> None:
         for entry in range(self.first_entry, before):
@@ -58,6 +60,12 @@ class _DurableLog:
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+
+    def put_cursor(self, name: str, state: CursorState | None) -> None:
+        if state is None:
+            self.cursors.pop(name, None)
+        else:
+            self.cursors[name] = state
 
 
 class _Durable:
@@ -69,37 +77,129 @@ class _Durable:
         self.counters: dict[str, int] = {}
         self.next_ledger_id = 0
 
-    def write(self, path: str, value: Versioned | None) -> None:
-        if value is None:
-            self.values.pop(path, None)
-        else:
-            self.values[path] = value
+    def write(self, values: Mapping[str, Versioned | None], counters: Mapping[str, int]) -> None:
+        for path, value in values.items():
+            if value is None:
+                self.values.pop(path, None)
+            else:
+                self.values[path] = value
+        self.counters.update(counters)
 
 
 class _MemoryGroup(CommitGroup):
-    """A group whose effects on the durable part are calls, made in order when it is confirmed."""
+    """A group with what it changes of the durable part once it is confirmed."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("counters", "entries", "snapshots", "states", "trims", "values")
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.entries: list[tuple[_DurableLog, int, bytes]] = []
+        self.trims: dict[_DurableLog, int] = {}
+        self.snapshots: dict[_DurableLog, Snapshot] = {}
+        self.states: dict[tuple[_DurableLog, str], CursorState | None] = {}
+        self.values: dict[str, Versioned | None] = {}
+        self.counters: dict[str, int] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.calls) or super().__bool__()
+    def append(self, log: _DurableLog, entry: int, data: bytes) -> None:
+        """One more entry."""
+        self.entries.append((log, entry, data))
 
-    def call(self, function: Callable[..., Any], *arguments: object) -> None:
-        """Call `function` with the durable part when the group is confirmed."""
-        self.calls.append((function, arguments))
+    def trim(self, log: _DurableLog, before: int) -> None:
+        """Entries before this one are gone."""
+        self.trims[log] = before
 
-    def carry_out(self) -> None:
+    def put_snapshot(self, log: _DurableLog, snapshot: Snapshot) -> None:
+        """The newest snapshot."""
+        self.snapshots[log] = snapshot
+
+    def put_cursor(self, log: _DurableLog, name: str, state: CursorState | None) -> None:
+        """A new cursor; None: it is deleted."""
+        self.states[log, name] = state
+
+    def put_value(self, path: str, value: Versioned | None) -> None:
+        """A value of the metadata; None: it is deleted."""
+        self.values[path] = value
+
+    def put_counter(self, path: str, value: int) -> None:
+        """The number of a counter."""
+        self.counters[path] = value
+
+    def carry_out(self, durable: _Durable) -> None:
         """Bring everything to the durable part."""
-        for function, arguments in self.calls:
-            function(*arguments)
-        for cursor, _, data in self.tickets:
-            state = cursor.log.durable.cursors.get(cursor.name)  # type: ignore[attr-defined] # cursors here are of MemoryLogs
-            if state is not None:
-                apply_changes(state, data)
+        for log, entry, data in self.entries:
+            log.append(entry, data)
+        for log, before in self.trims.items():
+            log.trim(before)
+        for log, snapshot in self.snapshots.items():
+            log.put_snapshot(snapshot)
+        for (log, name), state in self.states.items():
+            log.put_cursor(name, state)
+        durable.write(self.values, self.counters)
+        for cursor, _, changes in self.tickets:
+            stored = cursor.log.durable.cursors.get(cursor.name)  # type: ignore[attr-defined] # cursors here are of MemoryLogs
+            if stored is not None:
+                apply_changes(stored, changes)
+
+
+class _MemoryGroups:
+    """The open group of a store, and what bounds it (implements `ledger.groups.Groups`).
+
+    `is_wanted`: somebody waits for it although nothing is confirmed by itself.
+    """
+
+    def __init__(self, turn: Turn, max_entry_bytes: int, high_water_bytes: int) -> None:
+        self.max_entry_bytes = max_entry_bytes
+        self.max_value_bytes = MAX_VALUE_BYTES
+        self.disk_full = False
+        self.pressure = Pressure(high_water_bytes)
+        self.tally = Tally()
+        self.open_group: _MemoryGroup = _MemoryGroup()
+        self.is_wanted = False
+        self.ended: LedgerError | None = None
+        self._turn = turn
+
+    def check(self) -> None:
+        """Raise what ended the store, if it has ended."""
+        if self.ended is not None:
+            raise self.ended
+
+    def end(self, error: LedgerError) -> None:
+        """Nothing is confirmed any more."""
+        self.ended = error
+
+    def wake(self) -> None:
+        """Something joined the open group."""
+        self._turn.ask()
+
+    def count(self, size: int) -> None:
+        """Of what joined the open group, `size` bytes are no entries."""
+        self.open_group.grew(size)
+        self.pressure.enter(size)
+
+    def refuse_appends(self, *, full: bool) -> None:
+        """The disk is full from now on, or has room."""
+        self.disk_full = full
+
+    def take(self) -> _MemoryGroup:
+        """The open group, sealed; the next one is open."""
+        group, self.open_group = self.open_group, _MemoryGroup()
+        self.is_wanted = False
+        group.seal()
+        return group
+
+    async def settle(self) -> None:
+        """Wait until everything so far is durable, whether that is confirmed by itself or not."""
+        waiter = self.open_group.waiter()
+        self.is_wanted = True
+        self._turn.ask()
+        await waiter
+
+    async def wait_confirmed(self) -> None:
+        """Wait until everything so far is confirmed."""
+        if self.open_group:
+            waiter = self.open_group.waiter()
+            self._turn.ask()
+            await waiter
 
 
 class MemoryStore:
@@ -118,22 +218,16 @@ class MemoryStore:
         high_water_bytes: int = DEFAULT_HIGH_WATER_BYTES,
     ) -> None:
         self.auto_confirm = auto_confirm
-        self.max_entry_bytes = max_entry_bytes
-        self.disk_full = False
-        """Set by tests: appends without `reserve` raise DiskFull."""
-        self.max_value_bytes = MAX_VALUE_BYTES
-        self.pressure = Pressure(high_water_bytes)
-        self.tally = Tally()
-        self.open_group: _MemoryGroup = _MemoryGroup()
-        self.metadata: MetadataStore = _MemoryMetadata(self, MetadataTree())
+        self._turn = Turn(self._take_turn)
+        self._groups = _MemoryGroups(self._turn, max_entry_bytes, high_water_bytes)
+        self.pressure = self._groups.pressure
+        self.metadata: MetadataStore = _MemoryMetadata(self._groups, MetadataTree())
         self._durable = _Durable()
-        self._logs: dict[str, MemoryLog] = {}
-        self._failure: LedgerError | None = None
-        self._awake = False
+        self._open_logs: OpenLogs[MemoryLog] = OpenLogs()
 
     async def start(self) -> None:
         """Nothing to open."""
-        self._check()
+        self._groups.check()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -144,8 +238,8 @@ class MemoryStore:
 
     async def open(self, name: str, *, create: bool = True) -> MemoryLog:
         """Open a log exclusively. Raises LogNotFound, LogExists, LogClosed, NameRefused."""
-        self._check()
-        if name in self._logs:
+        self._groups.check()
+        if name in self._open_logs.by_name:
             raise LogExists(f"log {name!r} is open already in this store; close that handle first")
         durable = self._durable.logs.get(name)
         if durable is None:
@@ -155,12 +249,13 @@ class MemoryStore:
             durable = self._durable.logs[name] = _DurableLog(self._durable.next_ledger_id)
             self._durable.next_ledger_id += 1
         durable.epoch += 1
-        self._logs[name] = log = MemoryLog(self, name, durable)
+        log = MemoryLog(self._groups, self._open_logs, name, durable)
+        self._open_logs.add(log)
         try:
-            await self.settle()
+            await self._groups.settle()
         except BaseException:  # nobody has the handle, so nobody could close it
             log.release()
-            self._logs.pop(name, None)
+            self._open_logs.forget(log)
             raise
         return log
 
@@ -179,11 +274,12 @@ class MemoryStore:
 
     async def delete(self, name: str) -> None:
         """Delete a log with its cursors and snapshots; an open handle is closed."""
-        self._check()
-        log = self._logs.pop(name, None)
+        self._groups.check()
+        log = self._open_logs.by_name.get(name)
         if log is not None:
             log.release()
-        await self.settle()
+            self._open_logs.forget(log)
+        await self._groups.settle()
         self._durable.logs.pop(name, None)
 
     def on_pressure(self, callback: Callable[[bool], None]) -> None:
@@ -202,32 +298,34 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Confirm everything and close all handles. Idempotent."""
-        if self._failure is None:
+        if self._groups.ended is None:
             self.confirm()
-            for log in list(self._logs.values()):
+            for log in self._open_logs.take_all():
                 log.release()
-            self._logs.clear()
-            self._failure = LogClosed("the store was closed")
+            self._groups.end(LogClosed("the store was closed"))
 
     def confirm(self) -> None:
         """Make everything called so far durable, now."""
-        self._awake = False
-        group = self.open_group
-        if not group or self._failure is not None:
-            return
-        group.seal()
-        self.open_group = _MemoryGroup()
-        group.carry_out()
-        confirm(group)
-        self.pressure.leave(group.bytes)
+        if self._groups.open_group and self._groups.ended is None:
+            group = self._groups.take()
+            group.carry_out(self._durable)
+            confirm(group)
+            self.pressure.leave(group.bytes)
+
+    def _take_turn(self) -> None:
+        self._turn.begun()
+        if self.auto_confirm or self._groups.is_wanted:
+            self.confirm()
 
     def crash(self) -> MemoryStore:
         """A new store with what was confirmed; this one and its handles are unusable from now on."""
         successor = MemoryStore(
-            auto_confirm=self.auto_confirm, max_entry_bytes=self.max_entry_bytes, high_water_bytes=self.pressure.high_bytes
+            auto_confirm=self.auto_confirm,
+            max_entry_bytes=self._groups.max_entry_bytes,
+            high_water_bytes=self.pressure.high_bytes,
         )
         durable = successor._durable = self._durable
-        successor.metadata = _MemoryMetadata(successor, MetadataTree(durable.values, durable.counters))
+        successor.metadata = _MemoryMetadata(successor._groups, MetadataTree(durable.values, durable.counters))
         self._durable = _Durable()
         self._stop(LogClosed("the store crashed"), tell=False)
         return successor
@@ -236,87 +334,59 @@ class MemoryStore:
         """Behave as if a write had failed: nothing in flight is confirmed, listeners hear of it, the store is dead."""
         self._stop(error or StorageFailed("the memory store was told to fail"), tell=True)
 
+    @property
+    def disk_full(self) -> bool:
+        """Set by tests: appends without `reserve` raise DiskFull."""
+        return self._groups.disk_full
+
+    @disk_full.setter
+    def disk_full(self, full: bool) -> None:
+        self._groups.refuse_appends(full=full)
+
+    @property
+    def open_group(self) -> CommitGroup:
+        """The group that joins now."""
+        return self._groups.open_group
+
     def wake(self) -> None:
         """Confirm in the next loop turn, when that is wanted."""
-        if self.auto_confirm and not self._awake:
-            self._awake = True
-            asyncio.get_running_loop().call_soon(self.confirm)
-
-    async def settle(self) -> None:
-        """Wait until everything so far is durable; without `auto_confirm`, make it so."""
-        waiter = self.open_group.waiter()
-        if self.auto_confirm:
-            self.wake()
-        else:
-            self.confirm()
-        await waiter
-
-    async def wait_confirmed(self) -> None:
-        """Wait until everything so far is confirmed."""
-        if self.open_group:
-            waiter = self.open_group.waiter()
-            self.wake()
-            await waiter
-
-    def count(self, size: int) -> None:
-        """Count `size` bytes that joined the open group and are no entries."""
-        self.open_group.grew(size)
-        self.pressure.enter(size)
-
-    def forget(self, log: MemoryLog) -> None:
-        """The handle was closed."""
-        if self._logs.get(log.name) is log:
-            del self._logs[log.name]
+        self._turn.ask()
 
     def _stop(self, error: LedgerError, *, tell: bool) -> None:
-        group, self.open_group = self.open_group, _MemoryGroup()
-        logs = list(self._logs.values())
-        self._logs.clear()
-        self._failure = error
-        fail(group, error)
-        for log in logs:
+        self._groups.end(error)
+        fail(self._groups.take(), error)
+        for log in self._open_logs.take_all():
             if tell:
                 log.fail(error)
             else:
                 log.end(error)
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    async def write_value(self, path: str, value: Versioned | None) -> None:
-        """Write a value, or that it is gone."""
-        self._check()
-        self.open_group.call(self._durable.write, path, value)
-        await self.settle()
-
-    async def write_counter(self, path: str, value: int) -> None:
-        """Write the next number of a counter."""
-        self._check()
-        self.open_group.call(self._durable.counters.__setitem__, path, value)
-        await self.settle()
-
 
 class _MemoryMetadata(TreeStore):
     """Metadata that a crash leaves as far as it was confirmed."""
 
-    def __init__(self, store: MemoryStore, tree: MetadataTree) -> None:
+    def __init__(self, groups: _MemoryGroups, tree: MetadataTree) -> None:
         super().__init__(tree)
-        self._store = store
+        self._groups = groups
 
     async def write(self, path: str, value: Versioned | None) -> None:
-        await self._store.write_value(path, value)
+        self._groups.check()
+        self._groups.open_group.put_value(path, value)
+        await self._groups.settle()
 
     async def write_counter(self, path: str, value: int) -> None:
-        await self._store.write_counter(path, value)
+        self._groups.check()
+        self._groups.open_group.put_counter(path, value)
+        await self._groups.settle()
 
 
 class MemoryLog(BaseLog):
     """One log in memory; entries are bytes objects shared between the live and the durable part."""
 
-    def __init__(self, store: MemoryStore, name: str, durable: _DurableLog) -> None:
-        self.store = store
-        super().__init__(store, name, durable.ledger_id, durable.epoch, durable.first_entry, durable.next_entry)
+    def __init__(self, groups: _MemoryGroups, open_logs: OpenLogs[MemoryLog], name: str, durable: _DurableLog) -> None:
+        self._groups = groups
+        self._open_logs = open_logs
+        super().__init__(groups, name, durable.ledger_id, durable.epoch, durable.first_entry, durable.next_entry)
         self.durable = durable
         self._entries = dict(durable.entries)
         for cursor_name, state in durable.cursors.items():
@@ -326,14 +396,14 @@ class MemoryLog(BaseLog):
         """Append one entry; its position at once. Raises EntryTooLarge, DiskFull, LogClosed."""
         self.check_open()
         entry_bytes = b"".join(data) if isinstance(data, list | tuple) else bytes(data)  # type: ignore[arg-type] # a Buffer
-        if len(entry_bytes) > self.store.max_entry_bytes:
-            raise EntryTooLarge(f"entry of {len(entry_bytes)} bytes; the limit is {self.store.max_entry_bytes}")
-        if self.store.disk_full and not reserve:
+        if len(entry_bytes) > self._groups.max_entry_bytes:
+            raise EntryTooLarge(f"entry of {len(entry_bytes)} bytes; the limit is {self._groups.max_entry_bytes}")
+        if self._groups.disk_full and not reserve:
             raise DiskFull("the disk is full; new data is refused until there is room")
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self._entries[entry] = entry_bytes
-        self.change(self.durable.append, entry, [entry_bytes])
-        self.store.count(len(entry_bytes))
+        self.change().append(self.durable, entry, entry_bytes)
+        self._groups.count(len(entry_bytes))
         return (self.ledger_id, entry)
 
     async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
@@ -362,7 +432,7 @@ class MemoryLog(BaseLog):
         for old in range(self.first_entry, entry):
             self._entries.pop(old, None)
         self.first_entry = entry
-        self.change(self.durable.trim, entry)
+        self.change().trim(self.durable, entry)
 
     def begin_snapshot(self, covers: Position) -> MemorySnapshot:
         """A snapshot that is kept when it is finished."""
@@ -380,27 +450,27 @@ class MemoryLog(BaseLog):
             check_name("cursor", name)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             self.cursors[name] = BaseCursor(self, name, CursorState(entry))
-            self.change(self.durable.cursors.__setitem__, name, CursorState(entry))
-            await self.store.settle()
+            self.change().put_cursor(self.durable, name, CursorState(entry))
+            await self._groups.settle()
         return self.cursors[name]
 
     async def delete_cursor(self, name: str) -> None:
         """Delete a durable cursor; returns when that is durable."""
         self.check_open()
         if self.cursors.pop(name, None) is not None:
-            self.change(self.durable.cursors.pop, name)
-            await self.store.settle()
+            self.change().put_cursor(self.durable, name, None)
+            await self._groups.settle()
 
     async def close(self) -> None:
         """Confirm everything, then release the handle. Idempotent."""
         if self.closed is None:
-            await self.store.settle()
+            await self._groups.settle()
             self.release()
-            self.store.forget(self)
+            self._open_logs.forget(self)
 
     async def wait_durable(self) -> None:
         """Wait for the open group."""
-        await self.store.wait_confirmed()
+        await self._groups.wait_confirmed()
         self.check_open()
 
     def readable_bytes(self) -> int:
@@ -411,10 +481,15 @@ class MemoryLog(BaseLog):
         """Bytes appended and not confirmed."""
         return sum(len(self._entries[entry]) for entry in range(self.confirmed_entry + 1, self.next_entry))
 
-    def change(self, function: Callable[..., Any], *arguments: object) -> None:
-        """Call `function` with the durable part once the open group is confirmed."""
+    def change(self) -> _MemoryGroup:
+        """The open group, which this log has joined."""
         self.join()
-        self.store.open_group.call(function, *arguments)
+        return self._groups.open_group
+
+    def check_part(self, size: int) -> None:
+        """EntryTooLarge for a part of a snapshot that no entry could be."""
+        if size > self._groups.max_entry_bytes:
+            raise EntryTooLarge(f"snapshot part of {size} bytes; the limit is {self._groups.max_entry_bytes}")
 
 
 class MemorySnapshot(SnapshotParts):
@@ -427,15 +502,13 @@ class MemorySnapshot(SnapshotParts):
 
     def keep(self, part: bytes) -> None:
         """Remember it."""
-        store = self._log.store
-        if len(part) > store.max_entry_bytes:
-            raise EntryTooLarge(f"snapshot part of {len(part)} bytes; the limit is {store.max_entry_bytes}")
+        self._log.check_part(len(part))
         self._parts.append(part)
         self._log.join()
 
     def kept(self) -> None:
         """Durable with the open group."""
-        self._log.change(self._log.durable.put_snapshot, Snapshot(self.covers, tuple(self._parts)))
+        self._log.change().put_snapshot(self._log.durable, Snapshot(self.covers, tuple(self._parts)))
 
     def dropped(self) -> None:
         """Forget the parts."""
