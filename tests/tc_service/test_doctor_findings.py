@@ -141,11 +141,11 @@ async def refused(_number: int) -> str:
 
 
 def examination(admin: FakeAdmin, load: Any = refused, **scope: Any) -> Examination:
-    return Examination(ClusterReader(admin), Scope(topics=("t",), **scope), lambda: NOW, no_pause, load)  # type: ignore[arg-type]
+    return Examination(ClusterReader(admin), Scope(topics=("t",), **scope), load, pause_seconds=0)  # type: ignore[arg-type]
 
 
 async def look(admin: FakeAdmin, **scope: Any) -> list[Finding]:
-    return await examination(admin, **scope).examine()
+    return await examination(admin, **scope).examine(NOW)
 
 
 async def test_a_healthy_cluster_has_no_findings() -> None:
@@ -243,7 +243,7 @@ async def test_a_coordinator_that_nobody_has_used_is_loaded_as_a_client_loads_it
         admin.answers[f"{TXN}/coordinatorStats"] = {"0": {"state": "Ready"}, "1": {"state": "Ready"}}
         return ""
 
-    assert await examination(admin, load).examine() == []
+    assert await examination(admin, load).examine(NOW) == []
     assert loaded == [1]
 
 

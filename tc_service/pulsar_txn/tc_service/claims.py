@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Final
 
 import attrs
@@ -128,18 +128,20 @@ class Registered:
 
 
 class Claims:
-    """The claims of this process in the cluster `name`. `run()` keeps them until it is cancelled.
+    """The claims of this process in the cluster `name`. `why`: why they are not held; empty while they are.
 
-    `why`: why they are not held; empty while they are. `when_held` is awaited each time before they are held.
+    Whoever keeps them opens them each time that `attempts()` says so, takes what it has to take, and says what came of it:
+    `held()` or `not_held(error)`. At the end it calls `close()`.
     """
 
     def __init__(self, name: str, backend: TopicClaims, store: str, *, is_shared: bool) -> None:
         self.name = name
         self.why = f"the claims in the cluster {name} are not read yet"
-        self.when_held: Callable[[], Awaitable[None]] = _nobody_asks
         self.first_attempt_over = asyncio.Event()
         """Set when the first attempt is over, whether it succeeded or not."""
         self.losses = 0
+        self._failures = 0
+        self._late: asyncio.TimerHandle | None = None
         self._backend = backend
         self._store = f"{store}-{name}"  # one process may have two names for one cluster
         self._is_shared = is_shared
@@ -158,38 +160,45 @@ class Claims:
 
     # ---- held or not
 
-    async def held(self) -> None:
+    async def until_held(self) -> None:
         """Return once they are held."""
         await self._is_held.wait()
 
-    async def run(self) -> None:
-        """Open the backend, and again whenever it is lost."""
-        failures = 0
-        try:
-            while True:
-                self._failed.clear()
-                self._is_held.clear()
-                late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._report_wait)
-                try:
-                    await self._backend.open(self._store, is_shared=self._is_shared)
-                    await self.when_held()
-                except BACKEND_ERRORS as error:
-                    self.why = f"the claims in the cluster {self.name} cannot be read ({error})"
-                    logger.log(logging.WARNING if not failures else logging.DEBUG, "%s; it takes no participants", self.why)
-                else:
-                    failures, self.why = 0, ""
-                    self._is_held.set()
-                finally:
-                    late.cancel()
-                self.first_attempt_over.set()
-                if self.is_held:
-                    await self._until_lost()
-                await self._backend.close()
-                await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
-                failures += 1
-        finally:
-            self.why = "the service ends"
+    async def attempts(self) -> AsyncIterator[None]:
+        """Each time that they are to be opened: at the start, after a failure, and when they are lost. Without an end."""
+        while True:
+            self._failed.clear()
+            self._is_held.clear()
+            self._late = asyncio.get_running_loop().call_later(_WAITS_SECONDS, self._report_wait)
+            yield
+            self._late.cancel()
+            self.first_attempt_over.set()
+            if self.is_held:
+                await self._until_lost()
             await self._backend.close()
+            await asyncio.sleep(_PAUSES[min(self._failures, len(_PAUSES) - 1)])
+            self._failures += 1
+
+    async def open(self) -> None:
+        """Open the backend. Raises BACKEND_ERRORS."""
+        await self._backend.open(self._store, is_shared=self._is_shared)
+
+    def held(self) -> None:
+        """Everything of this process is claimed."""
+        self._failures, self.why = 0, ""
+        self._is_held.set()
+
+    def not_held(self, error: Exception) -> None:
+        """The attempt has failed."""
+        self.why = f"the claims in the cluster {self.name} cannot be read ({error})"
+        logger.log(logging.WARNING if not self._failures else logging.DEBUG, "%s; it takes no participants", self.why)
+
+    async def close(self) -> None:
+        """Leave them to others."""
+        if self._late is not None:
+            self._late.cancel()
+        self.why = "the service ends"
+        await self._backend.close()
 
     async def _until_lost(self) -> None:
         """Return once the backend is lost, or a claim could not be written."""
@@ -301,10 +310,6 @@ class Claims:
             except VersionConflict:
                 continue
             return
-
-
-async def _nobody_asks() -> None:
-    """Nothing is to be done first."""
 
 
 def claimed(found: Registered) -> str:

@@ -39,9 +39,9 @@ _ENTRIES: Final = 200
 class _ClusterReads:
     """Reads of the brokers of one cluster: its transactions, and what holds a topic back."""
 
-    def __init__(self, admin: AdminApi, runtime: Runtime) -> None:
+    def __init__(self, admin: AdminApi) -> None:
         self._reader = ClusterReader(admin)
-        self._examination = Examination(self._reader, Scope(entries=_ENTRIES), runtime.wall_ms, asyncio.sleep, _load_nothing)
+        self._examination = Examination(self._reader, Scope(entries=_ENTRIES), _load_nothing)
 
     async def buffer(self, topic: str) -> BufferFacts:
         """The transactions of a topic."""
@@ -215,9 +215,7 @@ class LateWriteScans:
     def __init__(self, service: CoordinatorService, admins: Mapping[str, AdminApi], runtime: Runtime) -> None:
         self._repeating = Repeating(runtime)
         self._runtime = runtime
-        self._scans = [
-            ClusterScan(name, _ClusterReads(admin, runtime), _ServiceState(name, service)) for name, admin in admins.items()
-        ]
+        self._scans = [ClusterScan(name, _ClusterReads(admin), _ServiceState(name, service)) for name, admin in admins.items()]
 
     def start(self) -> None:
         """Begin to scan every `SCAN_SECONDS`."""

@@ -286,7 +286,8 @@ class _OngoingTransaction:
 class Examination:
     """One examination of a cluster. `coordinators` and `known` are what it saw of the coordinators.
 
-    `load(number)` connects to a coordinator as a client does, and says what kept it from that. A broker loads a coordinator
+    `pause_seconds`: between two samples of what moves on. `load(number)` connects to a coordinator as a client does, and says
+    what kept it from that. A broker loads a coordinator
     when the first client asks for it, so one that is not loaded may be one that nobody has used.
     """
 
@@ -294,21 +295,22 @@ class Examination:
         self,
         reader: ClusterReader,
         scope: Scope,
-        now_ms: Callable[[], int],
-        pause: Callable[[float], Awaitable[object]],
         load: Callable[[int], Awaitable[str]],
+        *,
+        pause_seconds: float = 0.3,
     ) -> None:
         self.coordinators: list[CoordinatorFacts] = []
         self.known: dict[TxnId, KnownTxn] = {}
         self.topics: list[str] = []
         self._reader = reader
         self._scope = scope
-        self._now_ms = now_ms
-        self._pause = pause
         self._load = load
+        self._pause_seconds = pause_seconds
+        self._now_ms = 0
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, now_ms: int) -> list[Finding]:
         """Everything that is wrong in the scope. Raises AdminUnreachable, and AdminRefused for a role that may not look."""
+        self._now_ms = now_ms
         try:
             findings = await self._examine_coordinators()
         except TransactionsOff:
@@ -505,7 +507,7 @@ class Examination:
         fewest = 0
         for sample in range(_SAMPLES):
             if sample:
-                await self._pause(0.3)
+                await asyncio.sleep(self._pause_seconds)
             before = await self._reader.known()
             facts = await self._reader.pending_acks(topic, subscription)
             after = await self._reader.known()
@@ -521,7 +523,7 @@ class Examination:
         return [txn for txn in txns.values() if (facts.topic, facts.subscription) in txn.acked]
 
     def _is_old(self, since_ms: int, age_ms: int) -> bool:
-        return bool(since_ms) and since_ms <= self._now_ms() - age_ms
+        return bool(since_ms) and since_ms <= self._now_ms - age_ms
 
 
 def _outcome_of(txn_id: TxnId, entries: Iterable[EntryFacts]) -> str | None:

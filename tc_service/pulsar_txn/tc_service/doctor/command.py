@@ -196,8 +196,8 @@ async def _run(options: DoctorOptions) -> int:
         async with open_admin(options.admin_url, options.settings) as admin:
             reader = ClusterReader(admin)
             await reader.version()
-            examination = Examination(reader, options.scope, runtime.wall_ms, asyncio.sleep, partial(_load, brokers))
-            findings = await examination.examine()
+            examination = Examination(reader, options.scope, partial(_load, brokers))
+            findings = await examination.examine(runtime.wall_ms())
             if options.coordinator is not None:
                 async with open_admin(options.coordinator, options.settings) as coordinator:
                     findings += await compare_with_coordinator(coordinator, admin, options.coordinator_cluster)

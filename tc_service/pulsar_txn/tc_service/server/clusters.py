@@ -245,7 +245,7 @@ class OneCluster:
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
-        self.claims_backend: TopicClaims = TopicClaims(self._brokers)
+        self.claims_backend = TopicClaims(self._brokers)
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[tuple[str, str | None], None] = {}
 

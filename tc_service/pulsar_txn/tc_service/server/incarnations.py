@@ -39,7 +39,7 @@ from pulsar_txn.tc import BeginIncarnation, ReleaseHeld
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.log_incarnations import FIRST_SERVICE, LAST_SERVICE
 from pulsar_txn.tc.requests import Coordinator
-from pulsar_txn.tc_service.claims import RESERVED_AT_ONCE, Claims, claimed
+from pulsar_txn.tc_service.claims import BACKEND_ERRORS, RESERVED_AT_ONCE, Claims, claimed
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminRefused, AdminUnreachable, hides
 from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.wire.errors import Refusal
@@ -369,13 +369,11 @@ class LogIncarnations:
         self._logs: dict[str, _LedLog] = {}
         self._running: list[asyncio.Task[None]] = []
         self._extending = False
-        for claim in self._claims.values():
-            claim.when_held = partial(self._join, claim)
 
     def start(self) -> None:
         """Begin to claim in all clusters."""
         loop = asyncio.get_running_loop()
-        self._running = [loop.create_task(claim.run()) for claim in self._claims.values()]
+        self._running = [loop.create_task(self._keep(claim)) for claim in self._claims.values()]
 
     async def close(self) -> None:
         """Tell nothing more, and leave the claims to others."""
@@ -507,7 +505,21 @@ class LogIncarnations:
                 " Look at them with pulsar-txn transactions list --held", name, held,
             )  # fmt: skip
 
-    # ---- a cluster is claimed later, or again
+    # ---- a cluster is claimed, later, or again
+
+    async def _keep(self, claim: Claims) -> None:
+        """Hold the claims in a cluster, until this is cancelled."""
+        try:
+            async for _ in claim.attempts():
+                try:
+                    await claim.open()
+                    await self._join(claim)
+                except BACKEND_ERRORS as error:
+                    claim.not_held(error)
+                else:
+                    claim.held()
+        finally:
+            await claim.close()
 
     async def _join(self, claim: Claims) -> None:
         """Raises LedgerError, PulsarError: it is tried again."""
@@ -576,7 +588,7 @@ class LogIncarnations:
     async def _until_front(self) -> None:
         """Without its claims the front may give no number."""
         claim = self._claims[self._front or ""]
-        await claim.held()
+        await claim.until_held()
 
     async def _reserved(self, log: _LedLog) -> tuple[int, int]:
         claim = self._claims[self._front or ""]
