@@ -172,7 +172,7 @@ class _MemoryGroups:
         self._turn.ask()
 
     def count(self, size: int) -> None:
-        """Of what joined the open group, `size` bytes are no entries."""
+        """Count `size` bytes that joined the open group and are no entries."""
         self.open_group.grew(size)
         self.pressure.enter(size)
 

@@ -356,7 +356,7 @@ class Tail:
             self._news.set()
 
     def _used(self, permits: int) -> None:
-        """So many permits are used up: the broker gets as many again."""
+        """Give the broker as many permits again."""
         self._permits -= permits
         if self._permits <= _PERMITS // 2 and self._attachment.connection is not None:
             self._attachment.connection.write([hot.encode_flow(self._id, _PERMITS - self._permits)])
