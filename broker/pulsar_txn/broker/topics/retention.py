@@ -34,7 +34,17 @@ class Retention:
         self._countdown = 0
 
     def opened(self, now_ms: int) -> None:
-        """A topic that is opened starts with a cut, as Pulsar starts a ledger."""
+        """A topic that is opened starts with a cut, as Pulsar starts a ledger; what it has stored is cut as often as before."""
+        stats, first = self._log.stats(), self._log.first
+        self._cuts.clear()  # one that was made during recovery would be the only one
+        self._last_cut, self._bytes_at_cut = EARLIEST, 0
+        if first is not None:
+            pieces = max(-(-stats.entries // self._max_entries), -(-stats.bytes // self._max_bytes))
+            pieces = min(pieces, stats.entries)
+            for piece in range(1, pieces):
+                self._last_cut = (first[0], first[1] + stats.entries * piece // pieces - 1)
+                self._cuts.append((self._last_cut, now_ms, stats.bytes // pieces))
+                self._bytes_at_cut += stats.bytes // pieces
         self._cut(now_ms)
 
     def log_moved(self, *_: object) -> None:
