@@ -40,7 +40,7 @@ def test_without_a_readable_checkpoint_nothing_is_known_and_it_is_said_once(
     for folder in (tmp_path / "absent", tmp_path / "absent"):
         assert source_ends(str(folder), 7) == []
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "does not know what the query reads" in caplog.text
+    assert "the sink does not know the query's sources" in caplog.text
 
 
 @pytest.mark.parametrize("target", ["in", TOPIC, f"{TOPIC}-partition-0", f"{TOPIC}-partition-5"])
