@@ -173,8 +173,13 @@ class _Process:
             where += f", with a front for other clients at {' and '.join(self._front.addresses)},"
         return (
             f"pulsar-txn {facts['version']} coordinates at {where} for {', '.join(facts['clusters'])}: "
-            f"{facts['coordinators']} coordinators, {self._ledger()}"
+            f"{facts['coordinators']} coordinators, {self._ledger()}{self._web()}"
         )
+
+    def _web(self) -> str:
+        if self._http is None:
+            return ", no HTTP (webServicePort= opens it, for metrics and `pulsar-txn transactions`)"
+        return f", HTTP at {self._http.url or self._http.url_tls}"
 
     def _ledger(self) -> str:
         config, facts = self._config, self.facts()

@@ -63,9 +63,9 @@ DOCUMENTS: Final = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m pulsar_txn.pipeline.functions") -> int:
+    """Run the command; the exit code. `program` is what the user has typed, for the usage."""
+    parser = _parser(program)
     told = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stand_in_for_pulsar()
@@ -90,8 +90,8 @@ def _say(error: Exception, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m pulsar_txn.pipeline.functions", description="Pulsar Functions in Python.")
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(program, description="Pulsar Functions in Python.")
     command = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "localrun", help="run a function in this process", epilog="A flag overrules the same key of the file."
     )

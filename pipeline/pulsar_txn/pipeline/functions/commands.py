@@ -294,7 +294,7 @@ def list_functions(admin_url: str, tenant: str, namespace: str) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def localrun(arguments: tuple[str, ...]) -> None:
     """Run a function in this process, without a worker; --help lists its options."""
-    raise SystemExit(_command.main(["localrun", *arguments]))
+    raise SystemExit(_command.main(["localrun", *arguments], program="pulsar-txn functions"))
 
 
 @functions.command("worker")
