@@ -548,8 +548,9 @@ class JournalStore:
                     self.segment_files.put_back(change.segment)
                 else:
                     self.reclaimer.confirmed(change)
-        # Not at once: what the confirmation sets free now should be in the next group.
-        self._turn.ask()
+        # Not at once: what the confirmation sets free now should be in the next group. Who joins an empty one asks then.
+        if not self.writer.idle or self.writer.checkpointing:
+            self._turn.ask()
 
 
 class _JournalMetadata(TreeStore):
