@@ -158,7 +158,7 @@ class Client:
         self._stop_forwarding = forward(logger)
         self._slots = Slots(max(1, message_listener_threads))
         self._worker = WorkerThread("pulsar-txn-callbacks")
-        self._open_ones: set[Consumer | Reader] = set()
+        self._open_ones: WeakSet[Consumer | Reader] = WeakSet()
         self._views: WeakSet[TableView] = WeakSet()
         self._ours = self._open(options)
 
@@ -236,8 +236,7 @@ class Client:
         del given["self"]
         options = consumer_options(given)
         own = self._ours.subscribe(topic, subscription_name, schema=schema.native(), **options)
-        closed = self._open_ones.discard
-        consumer = Consumer(own, schema, batch_receive_policy, closed, seek_inclusive=start_message_id_inclusive)
+        consumer = Consumer(own, schema, batch_receive_policy, seek_inclusive=start_message_id_inclusive)
         self._open_ones.add(consumer)
         if message_listener is not None:
             consumer.listen(self._slots, message_listener)
@@ -263,7 +262,7 @@ class Client:
         del given["self"]
         options = reader_options(given)
         own = self._ours.create_reader(topic, start_message_id.native(), schema=schema.native(), **options)
-        reader = Reader(own, schema, self._open_ones.discard, seek_inclusive=start_message_id_inclusive)
+        reader = Reader(own, schema, seek_inclusive=start_message_id_inclusive)
         self._open_ones.add(reader)
         if reader_listener is not None:
             reader.listen(self._slots, reader_listener)

@@ -18,94 +18,71 @@ from pulsar_txn.compat.transactions import native
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
-class Listener:
-    """Receives in a thread of its own and calls the program's function there, one message at a time.
+class Listening(_consuming.Receiving):
+    """A blocking consumer or reader, with the listener that it may have.
 
-    `slots` are shared by the listeners of a client: as many run at once as it has `message_listener_threads`.
+    A listener receives in a thread of its own and calls the program's function there, one message at a time. `slots` are
+    shared by the listeners of a client: as many run at once as it has `message_listener_threads`.
     """
 
-    def __init__(self, slots: Slots, receive: Callable[[], Message], handle: Callable[[Message], object]) -> None:
-        self.gate = Gate()
-        self._slots = slots
-        self._receive = receive
-        self._handle = handle
-        self._worker = WorkerThread("pulsar-txn-listener")
-        self._worker.submit(self._run)
+    def __init__(self, own: Any, schema: Schema, *, seek_inclusive: bool) -> None:
+        super().__init__(own, schema, seek_inclusive=seek_inclusive)
+        self._listener: tuple[WorkerThread, Slots, Callable[[Any, Message], object]] | None = None
+        self._gate = Gate()
 
-    def stop(self) -> None:
-        """Let it come to its end: the consumer is closed."""
-        self.gate.open()
-        self._worker.stop()
+    def listen(self, slots: Slots, function: Callable[[Any, Message], object]) -> None:
+        """Have a function called for each message, for `Client`."""
+        worker = WorkerThread("pulsar-txn-listener")
+        self._listener = worker, slots, function
+        worker.submit(self._hear)
 
-    def _run(self) -> None:
+    def _hear(self) -> None:
+        if self._listener is None:
+            return
+        worker, slots, function = self._listener
         try:
-            message = self._receive()
+            message = self._next()
         except PulsarError:
             return  # closed, or ended for ever, which the log says
-        self._worker.submit(self._run)
-        self.gate.wait()
-        self._slots.take()
+        worker.submit(self._hear)
+        self._gate.wait()
+        slots.take()
         try:
-            self._handle(message)
+            function(self, message)
         finally:
-            self._slots.give_back()
+            slots.give_back()
 
+    def _next(self) -> Message:
+        raise NotImplementedError
 
-class Listening:
-    """Part of a blocking consumer or reader: its close, and the listener that it may have."""
+    def _stop(self) -> None:
+        """Let the listener come to its end: the consumer is closed."""
+        if self._listener is not None:
+            self._gate.open()
+            self._listener[0].stop()
 
-    def __init__(self, close: Callable[[], None], on_closed: Callable[[], None]) -> None:
-        """`on_closed` is called when it is closed: its client need not do that any more."""
-        self.listener: Listener | None = None
-        self._close = close
-        self._on_closed = on_closed
+    def _check_none(self, what: str) -> None:
+        """InvalidConfiguration when there is a listener, which takes all messages."""
+        if self._listener is not None:
+            raise BY_NAME["InvalidConfiguration"](f"{what} is not possible on a consumer with a message_listener")
 
+    @mapped
     def close(self) -> None:
         """Close; idempotent."""
         try:
-            self._close()
+            self._ours.close()
         except AlreadyClosed:
             return
         finally:
-            self.stop()
-            self._on_closed()
-
-    def stop(self) -> None:
-        """Call the listener no more."""
-        if self.listener is not None:
-            self.listener.stop()
-
-    def check_none(self, what: str) -> None:
-        """InvalidConfiguration when there is a listener, which takes all messages."""
-        if self.listener is not None:
-            raise BY_NAME["InvalidConfiguration"](f"{what} is not possible on a consumer with a message_listener")
-
-    def needed(self) -> Listener:
-        """The listener; InvalidConfiguration without one."""
-        if self.listener is None:
-            raise BY_NAME["InvalidConfiguration"]("the consumer has no message_listener")
-        return self.listener
+            self._stop()
 
 
-class Consumer(_consuming.Consuming):
+class Consumer(Listening, _consuming.Consuming):
     """A subscription's consumer. Made by `Client.subscribe`."""
 
-    def __init__(
-        self,
-        own: Any,
-        schema: Schema,
-        policy: ConsumerBatchReceivePolicy | None,
-        on_closed: Callable[[Any], None],
-        *,
-        seek_inclusive: bool,
-    ) -> None:
+    def __init__(self, own: Any, schema: Schema, policy: ConsumerBatchReceivePolicy | None, *, seek_inclusive: bool) -> None:
         super().__init__(own, schema, seek_inclusive=seek_inclusive)
         self._policy = policy or DEFAULT_BATCH_RECEIVE
-        self._listening = Listening(own.close, lambda: on_closed(self))
-
-    def listen(self, slots: Slots, function: Callable[[Consumer, Message], object]) -> None:
-        """Have a function called for each message, for `Client.subscribe`."""
-        self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
         return Message(self._ours.receive(None), self._schema)
@@ -116,13 +93,13 @@ class Consumer(_consuming.Consuming):
 
         With `txn` the message joins the transaction: its commit acknowledges the message, and its abort brings it back.
         """
-        self._listening.check_none("receive")
+        self._check_none("receive")
         return Message(self._ours.receive(_consuming.seconds(timeout_millis), txn=native(txn)), self._schema)
 
     @mapped
     def batch_receive(self, *, txn: Any = None) -> list[Message]:
         """Messages until the policy's bounds are reached; empty when nothing came in time. `txn` as in `receive`."""
-        self._listening.check_none("batch_receive")
+        self._check_none("batch_receive")
         found: list[Message] = []
         policy, size, unit = self._policy, 0, native(txn)
         deadline = monotonic_seconds() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
@@ -144,34 +121,26 @@ class Consumer(_consuming.Consuming):
 
     def pause_message_listener(self) -> None:
         """Call the listener no more until `resume_message_listener`."""
-        self._listening.needed().gate.close()
+        self._needed_gate().close()
 
     def resume_message_listener(self) -> None:
         """Go on."""
-        self._listening.needed().gate.open()
+        self._needed_gate().open()
+
+    def _needed_gate(self) -> Gate:
+        if self._listener is None:
+            raise BY_NAME["InvalidConfiguration"]("the consumer has no message_listener")
+        return self._gate
 
     @mapped
     def unsubscribe(self) -> None:
         """Delete the subscription and close."""
         self._ours.unsubscribe()
-        self._listening.stop()
-
-    @mapped
-    def close(self) -> None:
-        """Close; idempotent."""
-        self._listening.close()
+        self._stop()
 
 
-class Reader(_consuming.Receiving):
+class Reader(Listening):
     """Reads a topic from a place of its choice. Made by `Client.create_reader`."""
-
-    def __init__(self, own: Any, schema: Schema, on_closed: Callable[[Any], None], *, seek_inclusive: bool) -> None:
-        super().__init__(own, schema, seek_inclusive=seek_inclusive)
-        self._listening = Listening(own.close, lambda: on_closed(self))
-
-    def listen(self, slots: Slots, function: Callable[[Reader, Message], object]) -> None:
-        """Have a function called for each message, for `Client.create_reader`."""
-        self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
         return Message(self._ours.read_next(None), self._schema)
@@ -183,11 +152,6 @@ class Reader(_consuming.Receiving):
 
     has_message_available = blocking(_consuming.has_message_available)
     seek = blocking(_consuming.seek)
-
-    @mapped
-    def close(self) -> None:
-        """Close; idempotent."""
-        self._listening.close()
 
 
 def _full(policy: ConsumerBatchReceivePolicy, messages: int, size: int) -> bool:
