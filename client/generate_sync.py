@@ -210,7 +210,6 @@ DOCS = {
 PROTOCOLS = {
     "Acknowledges[Given]": "Consumer[Any]",
     "Sends[": "Producer[",
-    "Enlisting": "Transaction",
     "SendTicket": "Future[MessageId]",
     "AsyncIterator[": "Iterator[",
 }
@@ -265,13 +264,12 @@ from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.send.half_messages import HalfMessageSender, HalfTerms
 from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
-from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
-from pulsar_txn.client.sync.factory import ResourceFactory
+from pulsar_txn.client.sync.lifetime import LoopLifetime, ResourceFactory, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.blocking import GenericBlocking, SyncLoop, Blocking, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
-from pulsar_txn.client.txn.ambient import Surroundings
+from pulsar_txn.client.txn.transaction import Surroundings
 from pulsar_txn.client.txn.forgotten import from_here
 from pulsar_txn.client.txn.transaction import unit_of
 

@@ -27,7 +27,7 @@ import targets
 from targets import Target
 
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.transaction import AMBIENT
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()

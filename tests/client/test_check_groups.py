@@ -624,7 +624,7 @@ async def test_a_check_that_hangs_gives_its_place_to_others_and_means_unknown(br
         assert asked.count(1) == (1 if blocking else 2), "a thread cannot be ended, and is not joined by another one"
         release.set()
         if blocking:
-            late = client._transactions.groups._groups["orders"]._questions._late
+            late = client._transactions.groups._groups[0]._questions._late
             await broker.until(lambda: len(late) == 2)
             broker.ask("orders", TxnId(0, 1), say_begun=True)
             await broker.until(lambda: len(broker.check_answers) == 21)

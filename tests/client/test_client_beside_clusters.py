@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from fake_broker import FakeBroker, FakeRuntime
-from insides import coordinators_of
 
 from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, Coordinator, InvalidConfiguration
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.options import AutoClusterFailover
 from pulsar_txn.client.txn.encoding import by_cluster
+from pulsar_txn.client.txn.session import ClientIncarnation
 from pulsar_txn.client.txn.transactions import core_of, transactions_of
 
 URL, BESIDE = "pulsar://b1:6650", "pulsar://tc:6653"
@@ -52,12 +52,18 @@ async def test_a_shared_coordinator_lives_where_its_clients_do() -> None:
         AsyncClient(URL, coordinator=blocking)  # type: ignore[arg-type]  # what is refused
 
 
+def incarnation_of(coordinator: AsyncCoordinator) -> ClientIncarnation:
+    incarnation = transactions_of(coordinator).incarnation
+    assert incarnation is not None
+    return incarnation
+
+
 async def test_a_coordinator_forgets_a_client_that_is_closed() -> None:
     async with AsyncCoordinator(BESIDE) as coordinator:
         for _ in range(3):
             async with AsyncClient(URL, coordinator=coordinator):
-                assert len(transactions_of(coordinator).members) == 1
-        assert not transactions_of(coordinator).members
+                assert len(incarnation_of(coordinator).members) == 1
+        assert not incarnation_of(coordinator).members
 
 
 async def test_an_option_that_a_coordinator_does_not_have_is_named() -> None:
@@ -91,10 +97,9 @@ async def test_a_transaction_of_one_coordinator_is_refused_by_clients_of_another
 async def test_a_client_has_left_when_all_its_producers_and_consumers_are_closed() -> None:
     """A lane may serve another client only when nothing of this one can arrive any more."""
     async with AsyncCoordinator(BESIDE) as coordinator:
-        incarnation = coordinators_of(coordinator)._incarnation
-        assert incarnation is not None
+        incarnation = incarnation_of(coordinator)
         client = AsyncClient(URL, coordinator=coordinator)
         resource = object()
-        assert incarnation.has_left()
+        assert incarnation.has_left
         core_of(client).register(core_of(client).next_resource_id(), resource)  # type: ignore[arg-type]  # it is never closed
-        assert not incarnation.has_left()
+        assert not incarnation.has_left

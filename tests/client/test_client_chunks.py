@@ -93,7 +93,7 @@ async def test_chunks_come_back_as_one_message_and_are_acknowledged_together(cli
     await consumer.close()
     after = await client.subscribe("t", "s", consumer_type=kind)
     assert await after.receive_many(1, max_wait=0.2) == []
-    assert reception_of(after).parts.all[0].machine.chunks.incomplete == 0
+    assert reception_of(after).partitions.all[0].machine.chunks.incomplete == 0
     reader = await client.create_reader("t", EARLIEST_ID)
     assert [(await reader.read_next(5)).data for _ in range(3)] == [b"before", LARGE, b"behind"]
 
@@ -118,7 +118,7 @@ async def test_chunks_in_transactions_are_seen_and_acknowledged_all_or_not_at_al
     await consumer.close()
     again = await client.subscribe("t", "s")
     assert await again.receive_many(1, max_wait=0.2) == []
-    assert reception_of(again).parts.all[0].machine.chunks.incomplete == 0
+    assert reception_of(again).partitions.all[0].machine.chunks.incomplete == 0
 
 
 async def test_mixed_repeated_and_headless_chunks():
@@ -142,7 +142,7 @@ async def test_mixed_repeated_and_headless_chunks():
         deliver_chunk(broker, 8, "d", 0, 2, b"d", 2)
         deliver_chunk(broker, 9, "d", 1, 2, b"d", 2)
         assert (await consumer.receive(1)).data == b"dd"
-        assert reception_of(consumer).parts.all[0].machine.chunks.incomplete == 0
+        assert reception_of(consumer).partitions.all[0].machine.chunks.incomplete == 0
 
 
 async def test_incomplete_messages_are_bounded_and_expire():
@@ -152,11 +152,11 @@ async def test_incomplete_messages_are_bounded_and_expire():
         consumer = await client.subscribe("t", "s", auto_ack_oldest_chunked_message=True, **options)
         for number, uuid in enumerate("abc"):
             deliver_chunk(broker, number, uuid, 0, 2, b"1", 2)
-        chunks = reception_of(consumer).parts.all[0].machine.chunks
+        chunks = reception_of(consumer).partitions.all[0].machine.chunks
         await broker.until(lambda: acked(broker)[:1] == [(False, [(1, 0)])])
         assert chunks.incomplete <= 2
         await broker.until(lambda: [each for _, ids in acked(broker) for each in ids] == [(1, 0), (1, 1), (1, 2)], 10)
-        assert reception_of(consumer).parts.all[0].machine.chunks.incomplete == 0
+        assert reception_of(consumer).partitions.all[0].machine.chunks.incomplete == 0
 
 
 async def test_a_cumulative_acknowledgement_does_not_take_an_incomplete_message_along():

@@ -292,8 +292,8 @@ async def test_the_rest_of_a_message_that_looks_like_a_receipt_is_none():
         receipt = hot.encode_send_receipt(partitions_of(producer)[0].id, 0, 1, 1)
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         entry = encode_entry(metadata, b"payload" + receipt)
-        frame = b"".join(hot.encode_message(reception_of(consumer).parts.all[0].id, 1, 1, entry))
-        connection = reception_of(consumer).parts.all[0].channel.connection
+        frame = b"".join(hot.encode_message(reception_of(consumer).partitions.all[0].id, 1, 1, entry))
+        connection = reception_of(consumer).partitions.all[0].channel.connection
         connection.data_received(frame[: -len(receipt)])
         connection.data_received(frame[-len(receipt) :])
         assert (await consumer.receive(5)).data == b"payload" + receipt

@@ -733,7 +733,7 @@ async def test_the_failure_of_one_partition_is_logged_at_once_also_by_a_consumer
         consumer = await client.subscribe("t", "s", initial_position=1)
         broker.deliver(1, 0, b"a")
         await broker.until(lambda: consumer.queued)
-        first = reception_of(consumer).parts.all[0]
+        first = reception_of(consumer).partitions.all[0]
         broker.on["subscribe"] = lambda _pipe, body: command("error", request_id=body.request_id, error=4, message="no longer")
         broker.say("close_consumer", consumer_id=first.id, request_id=2**64 - 1)
         await broker.until(lambda: "has failed, create a new one" in caplog.text)

@@ -113,7 +113,7 @@ async def test_a_time_out_brings_everything_of_an_exclusive_subscription_in_orde
         messages = await consumer.receive_many(3, max_wait=1)
         await consumer.acknowledge_cumulative(messages[0])
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
-        assert reception_of(consumer).parts.all[0].machine.redelivery.awaited_acks == 0
+        assert reception_of(consumer).partitions.all[0].machine.redelivery.awaited_acks == 0
         broker.deliver(1, 1, b"1", epoch=1)
         await consumer.acknowledge(await consumer.receive(1))
         await asyncio.sleep(0.1)

@@ -1,6 +1,7 @@
 """End-to-end encryption: what leaves, what is read back, and what happens without the right key."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pulsar as official
 import pytest
@@ -41,7 +42,7 @@ class Clock:
 
 
 def encryptor(keys, *names, clock=None, random_bytes=secret_bytes):
-    return Encryptor(names or ("k",), keys, random_bytes=random_bytes, monotonic=clock or Clock())
+    return Encryptor(names or ("k",), keys, SimpleNamespace(secret=random_bytes, monotonic=clock or Clock()))
 
 
 def metadata():

@@ -10,8 +10,7 @@ from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.options import RegexSubscriptionMode
-from pulsar_txn.client.txn.ambient import AMBIENT
-from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transaction import AMBIENT, unit_of
 from pulsar_txn.client.txn.transactions import core_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command

@@ -60,7 +60,7 @@ async def transactions(client, source, consumer, producer, count):
 async def test_three_thousand_transactions_leave_what_one_thousand_leave(client):
     consumer = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     source, producer = await client.create_producer("in", batching=False), await client.create_producer("out")
-    part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
+    part, sender = reception_of(consumer).partitions.all[0], partitions_of(producer)[0]
     looked_at = [
         client,
         core_of(client),
@@ -102,7 +102,7 @@ async def test_messages_that_went_through_leave_nothing(client):
                 received += len(messages)
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
-    part, sender = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
+    part, sender = reception_of(consumer).partitions.all[0], partitions_of(producer)[0]
     looked_at = [
         core_of(client),
         consumer,

@@ -194,7 +194,7 @@ async def test_chunks_above_the_limit_are_left_as_a_whole(broker, caplog):
         await consumer.acknowledge_cumulative(message)
         await asyncio.sleep(0.1)
         assert acked(broker) == [(False, [(1, 3)])]
-        left = reception_of(consumer).parts.all[0].machine.chunks.unsettled
+        left = reception_of(consumer).partitions.all[0].machine.chunks.unsettled
         assert [left.before((1, entry)) for entry in (0, 1)] == [False, True]
     assert "max_uncompressed_bytes=10" in caplog.text
 

@@ -14,7 +14,7 @@ from pulsar_txn.client.state.owners import (
     full,
     indexes,
     merged,
-    places_of,
+    positions_of,
 )
 
 SIZES = (0, 3, 5, 70)
@@ -176,7 +176,7 @@ def test_places_are_merged_by_entry_and_told_apart_again(given_places):
     table, hold = Owners(), Hold(State.HELD)
     for where, (bits, size) in merged(places).items():
         table.give(hold, where, bits, size)
-    assert places_of(table.known(hold).items()) == sorted(set(places))
+    assert positions_of(table.known(hold).items()) == sorted(set(places))
 
 
 def test_what_is_wanted_tells_who_waits_once_when_the_last_of_it_has_come():

@@ -117,7 +117,7 @@ def frames_of(error):
 async def test_a_failure_that_is_raised_again_and_again_does_not_grow(broker, client, kind):
     """Each raise had made the one exception's traceback longer, and that kept the frames with their payloads."""
     resource = await (client.create_producer("t") if kind == "producer" else client.subscribe("t", "s"))
-    (part,) = partitions_of(resource) if kind == "producer" else reception_of(resource).parts.all
+    (part,) = partitions_of(resource) if kind == "producer" else reception_of(resource).partitions.all
     (part._give_up if kind == "producer" else part._fail)(AlreadyClosed("for good"))
     counts = set()
     for _ in range(10):

@@ -6,9 +6,9 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import JsonSchema, StringSchema, sync
+from pulsar_txn.client.client import view_of
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
 from pulsar_txn.client.sync.loop_thread import LoopThread
-from pulsar_txn.client.txn.transactions import core_of
 
 STRING = StringSchema()
 
@@ -85,7 +85,7 @@ async def test_whatever_ends_the_reading_of_a_view_is_raised_where_the_program_l
     async def fails(*_args):
         raise ValueError("of our own")
 
-    core_of(client).ask = fails
+    view._read_values = fails
     refreshing = asyncio.create_task(view.refresh(5))
     await producer.send("1", key="a")
     for waiting in (refreshing, view.refresh(5)):
@@ -96,7 +96,7 @@ async def test_whatever_ends_the_reading_of_a_view_is_raised_where_the_program_l
             looking()
     assert "has failed; create a new one" in caplog.text
     with pytest.raises(PulsarError, match="of our own"):
-        await asyncio.wait_for(client.create_table_view("t", schema=STRING), 5)
+        await asyncio.wait_for(view_of(client, "t", STRING, {}, fails), 5)
 
 
 async def test_what_is_there_and_then_every_change_is_told_in_order(client):

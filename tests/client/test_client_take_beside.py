@@ -1,4 +1,4 @@
-"""Threads take messages beside the loop (`Inbox.take_beside`): whatever the loop does in between two of their statements."""
+"""Threads take messages beside the loop (`Inbox.take_in_thread`): whatever the loop does in between two of their statements."""
 
 import asyncio
 import threading
@@ -66,7 +66,7 @@ async def test_what_comes_while_a_thread_takes_stays_in_the_queue(broker, most):
         last = inbox.queue.pop()
         threads = []
         inbox.queue = Interrupted(inbox.queue, lambda: threads.append(beside(lambda: inbox.put([last]))))
-        assert datas(reception_of(consumer).take_beside(most, 1, posted)) == [b"0", b"1"]
+        assert datas(reception_of(consumer).take_in_thread(most, 1, posted)) == [b"0", b"1"]
         threads[0].join()
         assert datas(inbox.queue) == [b"2"]
 
@@ -79,12 +79,12 @@ async def test_a_thread_takes_nothing_between_where_a_reader_goes_on_and_the_end
         for index in range(3):
             broker.deliver(1, index, b"%d" % index)
         await broker.until(lambda: consumer.queued == 3)
-        taken = reception_of(consumer).take_beside(1, 1, posted)
+        taken = reception_of(consumer).take_in_thread(1, 1, posted)
         inbox, threads = reception_of(consumer).inbox, []
         drop = inbox.drop
 
         def take():
-            taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])
+            taken.extend(reception_of(consumer).take_in_thread(1, 1, posted) or [])
 
         def dropped(part):
             threads.append(beside(take))
@@ -105,7 +105,7 @@ async def test_what_a_thread_takes_is_in_front_of_a_batch_or_behind_it_and_never
         take = inbox.take
 
         def interrupted(max_messages):
-            threads.append(beside(lambda: taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])))
+            threads.append(beside(lambda: taken.extend(reception_of(consumer).take_in_thread(1, 1, posted) or [])))
             return take(max_messages)
 
         inbox.take = interrupted
@@ -118,8 +118,8 @@ async def test_what_a_thread_takes_is_in_front_of_a_batch_or_behind_it_and_never
 async def test_dropping_counts_what_it_drops_and_not_what_a_thread_takes_meanwhile(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 4, receiver_queue_size=10)
-        part, inbox, taken, threads = reception_of(consumer).parts.all[0], reception_of(consumer).inbox, [], []
-        take = lambda: taken.extend(reception_of(consumer).take_beside(1, 1, posted) or [])  # noqa: E731 - a few lines of a test
+        part, inbox, taken, threads = reception_of(consumer).partitions.all[0], reception_of(consumer).inbox, [], []
+        take = lambda: taken.extend(reception_of(consumer).take_in_thread(1, 1, posted) or [])  # noqa: E731 - a few lines of a test
         inbox.queue = Interrupted(inbox.queue, lambda: threads.append(beside(take)))
         part.drop_queued()
         threads[0].join()
@@ -133,7 +133,7 @@ async def test_permits_of_what_threads_take_are_asked_for_on_the_loop_at_half(br
         consumer = await filled(broker, client, 10, receiver_queue_size=10)
         asked = []
         for expected in (0, 0, 0, 0, 1, 1, 1):
-            reception_of(consumer).take_beside(1, 1, asked.append)
+            reception_of(consumer).take_in_thread(1, 1, asked.append)
             assert len(asked) == expected
         asked[0]()
         await broker.until(lambda: len(broker.all("flow")) == 2)
@@ -144,10 +144,10 @@ async def test_permits_of_what_threads_take_are_asked_for_on_the_loop_at_half(br
 async def test_permits_of_before_a_reconnect_are_not_given_twice(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 4, receiver_queue_size=10)
-        reception_of(consumer).take_beside(4, 1, posted)
+        reception_of(consumer).take_in_thread(4, 1, posted)
         broker.pipe.cut()
         await broker.until(lambda: len(broker.all("flow")) == 2)
-        reception_of(consumer).parts.all[0].flush_permits()
+        reception_of(consumer).partitions.all[0].flush_permits()
         await asyncio.sleep(0.01)
         assert [body.messagePermits for body in broker.all("flow")] == [10, 10]
 
@@ -155,11 +155,11 @@ async def test_permits_of_before_a_reconnect_are_not_given_twice(broker):
 async def test_the_loop_is_asked_where_a_thread_may_not_take(broker):
     async with fake_client(broker) as client:
         consumer = await filled(broker, client, 2, consumer_type=ConsumerType.SHARED)
-        assert reception_of(consumer).take_beside(5, 3, posted) is None
-        assert datas(reception_of(consumer).take_beside(5, 2, posted)) == [b"0", b"1"]
-        assert reception_of(consumer).take_beside(1, 1, posted) is None
+        assert reception_of(consumer).take_in_thread(5, 3, posted) is None
+        assert datas(reception_of(consumer).take_in_thread(5, 2, posted)) == [b"0", b"1"]
+        assert reception_of(consumer).take_in_thread(1, 1, posted) is None
         watched = await client.subscribe("t", "watched", ack_timeout=20)
         broker.deliver(2, 0, b"x")
         await broker.until(lambda: watched.queued == 1)
-        assert reception_of(watched).take_beside(1, 1, posted) is None
-    assert reception_of(consumer).take_beside(1, 0, posted) is None
+        assert reception_of(watched).take_in_thread(1, 1, posted) is None
+    assert reception_of(consumer).take_in_thread(1, 0, posted) is None

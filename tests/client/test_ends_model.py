@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
+from fake_broker import bare_core
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
-CORE, ID, TOPIC = object(), TxnId(3, 42), "persistent://public/default/t"
+CORE, ID, TOPIC = bare_core(), TxnId(3, 42), "persistent://public/default/t"
 OPEN, PREPARED, COMMITTED, ABORTED = "OPEN", "PREPARED", "COMMITTED", "ABORTED"
 
 
@@ -141,11 +142,8 @@ class Play:
     def __init__(self, *, grouped: bool) -> None:
         self.coordinator = Coordinator()
         self.grouped = grouped
-        loop = asyncio.get_running_loop()
         options = TransactionOptions(timeout=3600, checked=Checked("g") if grouped else None)
-        self.unit = Unit(
-            CORE, self.coordinator, options, operation_timeout=5, monotonic=loop.time, secret=lambda count: b"s" * count
-        )
+        self.unit = Unit(CORE, self.coordinator, options)
         self.txn = AsyncTransaction(self.unit)
         self.has_failed = False
         self.told_aborted = False

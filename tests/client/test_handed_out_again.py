@@ -260,7 +260,7 @@ async def test_a_unit_keeps_no_message_of_an_entry_that_it_has_as_a_whole(broker
         txn = await client.begin_transaction()
         for _ in range(195):
             await consumer.receive(1, txn=txn)
-        (part,) = reception_of(consumer).parts
+        (part,) = reception_of(consumer).partitions
         copies = part.share(unit_of(txn)).copies
         assert {position[1]: len(messages) for position, messages in copies.items()} == {19: 5}
         await txn.abort()
@@ -291,9 +291,9 @@ async def test_a_timed_acknowledgement_starts_again_with_the_next_delivery(broke
         broker.deliver(1, 0, *TEN[:4])
         txn, _ = await unit_with(client, consumer, 2)
         await txn.abort()
-        assert reception_of(consumer).parts.all[0].machine.redelivery.awaited_acks == 0
+        assert reception_of(consumer).partitions.all[0].machine.redelivery.awaited_acks == 0
         assert len(await consumer.receive_many(4, max_wait=1)) == 4
-        assert reception_of(consumer).parts.all[0].machine.redelivery.awaited_acks == 4
+        assert reception_of(consumer).partitions.all[0].machine.redelivery.awaited_acks == 4
 
 
 async def test_a_message_that_was_refused_comes_again_although_a_unit_has_another_one_of_its_batch(broker):

@@ -74,7 +74,7 @@ class Nowhere(asyncio.Transport):
 
 def attached(client, consumer, producer):
     """A connection after its handshake, a consumer and a producer on it, and nobody at the other end."""
-    part, other = reception_of(consumer).parts.all[0], partitions_of(producer)[0]
+    part, other = reception_of(consumer).partitions.all[0], partitions_of(producer)[0]
     connection = Connection(core_of(client).runtime, core_of(client).settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
@@ -99,7 +99,7 @@ async def test_a_million_mutated_frames_end_in_nothing_but_typed_errors(seed):
         async with fake_client(FakeBroker()) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=100)
             producer = await client.create_producer("t")
-            healthy = samples(partitions_of(producer)[0].id, reception_of(consumer).parts.all[0].id)
+            healthy = samples(partitions_of(producer)[0].id, reception_of(consumer).partitions.all[0].id)
             connection = attached(client, consumer, producer)
             for fed in range(FRAMES // 4):
                 if connection.closed:

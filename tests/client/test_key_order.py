@@ -128,7 +128,7 @@ async def test_an_abort_lends_the_broker_a_permit_for_what_must_come_again(clien
     txn = await client.begin_transaction()
     await consumer.receive(txn=txn)
     deliver(broker, 2)  # for the permit that came back
-    part = next(iter(reception_of(consumer).parts))
+    part = next(iter(reception_of(consumer).partitions))
     await settle()
     before = broker.permits[broker.consumer_id] + part.machine._permits_back
     await txn.abort()
@@ -201,7 +201,7 @@ async def test_a_dead_letter_is_not_waited_for(client: AsyncClient, broker: Fake
     async with client.transaction() as txn:
         await consumer.receive(txn=txn)
         txn.rollback()
-    part = next(iter(reception_of(consumer).parts))
+    part = next(iter(reception_of(consumer).partitions))
     part._is_buried = lambda entry, messages, bury=part._is_buried: bury(entry.once_more().once_more(), messages)  # type: ignore[method-assign,misc] # as if it had come often
     deliver(broker, 0)
     async with client.transaction() as txn:

@@ -25,7 +25,7 @@ from pulsar_txn.client.state.outgoing import (
     Outgoing,
     State,
     Todo,
-    Unit,
+    UnitSends,
     Way,
 )
 from pulsar_txn.wire.ids import TxnId
@@ -72,7 +72,7 @@ def test_what_has_ended_stays_as_it_is(event):
 def test_the_machine_does_what_the_cell_says(state, event):
     """An error is told with FAIL, a second write with REPEAT, a question with ASK, and nothing else is done."""
     machine = made()
-    unit = Unit()
+    unit = UnitSends()
     unit.txn_id = TxnId(0, 1)
     batch = Batch(Group(unit, unit, None), state, [], ["ticket"], 1, 1)
     batch.group.in_flight = 1
@@ -231,7 +231,7 @@ class World:
 
     def begin(self):
         if len(self.units) < 6:
-            self.units[len(self.units)] = Unit()
+            self.units[len(self.units)] = UnitSends()
 
     def register(self):
         waiting = [(number, unit) for number, unit in self.units.items() if unit.txn_id is None]

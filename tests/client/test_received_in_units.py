@@ -475,7 +475,7 @@ async def test_a_hundred_thousand_messages_join_and_leave_without_a_trace(broker
     """The table is empty afterwards: entries of which everything is settled are forgotten."""
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", receiver_queue_size=10_000)
-        part = reception_of(consumer).parts.all[0]
+        part = reception_of(consumer).partitions.all[0]
         for round_ in range(10):
             for entry in range(100):
                 broker.deliver(round_, entry, *([b"x"] * 100))

@@ -119,7 +119,7 @@ async def test_a_cancelled_acknowledgement_whose_connection_is_lost_is_finished_
         await cancelled(acknowledging)
         broker.pipe.cut()
         await broker.until(lambda: txn.finished)
-        assert reception_of(consumer).parts.all[0].owners.open_acks == 0
+        assert reception_of(consumer).partitions.all[0].owners.open_acks == 0
 
 
 async def test_a_cancelled_acknowledgement_that_never_left_is_finished_at_once(broker):
@@ -155,7 +155,7 @@ async def test_a_cancelled_search_for_the_conflict_among_many_is_finished_when_a
         assert txn.finished == []
         answer(broker, 2)
         await broker.until(lambda: txn.finished)
-        assert reception_of(consumer).parts.all[0].owners.open_acks == 0
+        assert reception_of(consumer).partitions.all[0].owners.open_acks == 0
 
 
 # --- ids without the size of their batch ----------------------------------------------------------------------------
@@ -240,7 +240,7 @@ async def test_what_was_acknowledged_in_a_transaction_is_not_late_any_more(broke
         broker.deliver(1, 0, b"a")
         message = await consumer.receive(1)
         await (consumer.acknowledge_cumulative if cumulative else consumer.acknowledge)(message, txn=FakeTransaction())
-        assert reception_of(consumer).parts.all[0].machine.redelivery.awaited_acks == 0
+        assert reception_of(consumer).partitions.all[0].machine.redelivery.awaited_acks == 0
 
 
 # --- topics that a pattern has lost ---------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ async def test_acknowledgements_in_transactions_that_others_end_do_not_pile_up(b
             gc.collect()
         broker.deliver(1, 10, b"m")
         await consumer.receive(1)
-        assert reception_of(consumer).parts.all[0].owners.open_acks == 1
+        assert reception_of(consumer).partitions.all[0].owners.open_acks == 1
 
 
 # --- the deadlock of stock servers ----------------------------------------------------------------------------------

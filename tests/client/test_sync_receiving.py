@@ -241,7 +241,7 @@ def test_acknowledgements_behind_each_other_leave_in_one_command(client):
     fill(client, "t", 500, batching=False)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer:
         sent = []
-        part = reception_of(inner(consumer)).parts.all[0]
+        part = reception_of(inner(consumer)).partitions.all[0]
         write = part.channel.connection.write
         part.channel.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
         for _ in range(500):

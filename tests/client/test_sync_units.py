@@ -11,7 +11,7 @@ from sync_sides import inner, loop_of
 
 from pulsar_txn import compat
 from pulsar_txn.client import TransactionState, errors, sync
-from pulsar_txn.client.send.producer import beside_of
+from pulsar_txn.client.send.producer import encoded_sender_of
 from pulsar_txn.wire.ids import TxnAction
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -58,7 +58,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
 
 def left(client, producer, expected, **options):
     """A block whose one send is refused on the loop's thread, although the caller's was told that there is room."""
-    producer._sending._beside = attrs.evolve(beside_of(inner(producer)), takes=lambda *_: True)
+    producer._sending._beside = attrs.evolve(encoded_sender_of(inner(producer)), takes=lambda *_: True)
     with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction(eager=True) as txn:
         ticket = producer.send_nowait(b"x", txn=txn, **options)
     assert isinstance(ticket.exception(), expected)

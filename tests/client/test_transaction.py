@@ -5,8 +5,10 @@ import contextlib
 import gc
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from fake_broker import bare_core
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -29,15 +31,14 @@ from pulsar_txn.client.errors import (
     UnknownError,
 )
 from pulsar_txn.client.state.transaction import TransactionOptions, TransactionState
-from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.forgotten import PLACES_LIMIT, Forgotten
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, unit_of
+from pulsar_txn.client.txn.transaction import AMBIENT, AsyncTransaction, Rollback, unit_of
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
-CORE = object()
+CORE: Any = bare_core()
 ID = TxnId(3, 42)
 
 
@@ -120,11 +121,7 @@ class Flushed:
 
 
 def new_transaction(sessions, *, txn_id=None, forgotten=None, **options):
-    loop = asyncio.get_running_loop()
-    chosen = TransactionOptions(**options)
-    given = {"operation_timeout": 5.0, "monotonic": loop.time, "secret": bytes, "txn_id": txn_id, "forgotten": forgotten}
-    unit = Unit(CORE, sessions, chosen, **given)
-    return AsyncTransaction(unit)
+    return AsyncTransaction(Unit(CORE, sessions, TransactionOptions(**options), txn_id=txn_id, forgotten=forgotten))
 
 
 def block_of(txn, *, ambient=False):
@@ -900,7 +897,8 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
 
 def test_a_transaction_left_open_at_the_end_of_the_program_is_no_error_of_the_interpreter():
     program = """
-import asyncio, builtins
+import asyncio, builtins, time
+from types import SimpleNamespace
 from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnId
@@ -910,8 +908,9 @@ class Sessions:
         return TxnId(0, 1)
 
 async def main():
-    time = asyncio.get_running_loop().time
-    builtins.left = Unit(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time, secret=bytes)
+    settings, runtime = SimpleNamespace(operation_timeout=1.0), SimpleNamespace(monotonic=time.monotonic, secret=bytes)
+    core = SimpleNamespace(settings=settings, runtime=runtime, check_here=None)
+    builtins.left = Unit(core, Sessions(), TransactionOptions())
     await builtins.left.open()
 
 asyncio.run(main())

@@ -14,7 +14,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
-from pulsar_txn.client.net.stock_defects import is_defective
+from pulsar_txn.client.net.core import is_defective
 from pulsar_txn.client.state.redelivery import TIMES
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError

@@ -7,8 +7,7 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, Client, ConsumerType, DeadLetterPolicy, InitialPosition
-from pulsar_txn.client.txn.ambient import AMBIENT
-from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transaction import AMBIENT, unit_of
 from pulsar_txn.client.txn.transactions import core_of
 
 EARLIEST = InitialPosition.EARLIEST

@@ -14,7 +14,7 @@ from transactions import PATIENCE, forget_acknowledgements, received, visible
 
 from pulsar_txn.client import AsyncClient, AsyncTransaction, ConsumerType
 from pulsar_txn.client.send import batching
-from pulsar_txn.client.send.sealing import Sealer
+from pulsar_txn.client.send.partition_producer import Sealer
 from pulsar_txn.client.txn import encoding
 from pulsar_txn.client.txn.transactions import transactions_of
 from pulsar_txn.wire.ids import TxnAction, TxnId

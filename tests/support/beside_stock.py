@@ -59,7 +59,7 @@ class Client:
         return [work for work in self.works if work.asked is None]
 
 
-class Beside:
+class EncodedSender:
     """The world. `mark`: the watermark that goes with an end, when it is not the coordinator's own."""
 
     def __init__(

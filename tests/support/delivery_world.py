@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import TransactionConflict, TransactionStateError
 from pulsar_txn.client.state import effects as do
 from pulsar_txn.client.state.acknowledgements import Request, Share
 from pulsar_txn.client.state.delivery import DeliveryMachine, DeliveryOptions
-from pulsar_txn.client.state.owners import UNKNOWN, Place, indexes
+from pulsar_txn.client.state.owners import UNKNOWN, MessagePosition, indexes
 from pulsar_txn.client.state.redelivery import Bits
 from pulsar_txn.client.state.rewinds import Turn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -54,7 +54,7 @@ class Work:
     number: int
     share: Share = attrs.field(factory=Share)
     has: list[tuple[int, int]] = attrs.field(factory=list)
-    asked: list[tuple[Request, Sequence[Place]]] = attrs.field(factory=list)
+    asked: list[tuple[Request, Sequence[MessagePosition]]] = attrs.field(factory=list)
     """Acknowledgements without an answer."""
     wants: TxnAction | None = None
     """How it is to end, once these are answered."""

@@ -6,8 +6,10 @@ It answers what a healthy broker answers; a test replaces single answers in `on`
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from pulsar_txn.client import AsyncClient
@@ -329,8 +331,9 @@ class FakeTransaction(AsyncTransaction):
     def sent_again(self):
         pass
 
-    def sends_to(self, _topic):
-        return self
+    def enlist_more(self, _topic, messages, size):
+        self.started += messages
+        self.bytes += size
 
     def in_time(self):
         return True
@@ -352,4 +355,20 @@ class FakeTransaction(AsyncTransaction):
             callback(outcome)
 
 
-__all__ = ["SILENCE", "FakeBroker", "FakeRuntime", "FakeTransaction", "Pipe", "command_end", "fake_client", "sent_entry"]
+def bare_core() -> Any:
+    """The core of no client, for a transaction without one."""
+    runtime = SimpleNamespace(monotonic=time.monotonic, secret=bytes)
+    return SimpleNamespace(runtime=runtime, settings=SimpleNamespace(operation_timeout=5.0), check_here=lambda: None)
+
+
+__all__ = [
+    "SILENCE",
+    "FakeBroker",
+    "FakeRuntime",
+    "FakeTransaction",
+    "Pipe",
+    "bare_core",
+    "command_end",
+    "fake_client",
+    "sent_entry",
+]

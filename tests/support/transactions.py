@@ -38,7 +38,7 @@ async def received(consumer: AsyncConsumer[bytes], count: int) -> list[Message[b
 
 def forget_acknowledgements(consumer: AsyncConsumer[bytes], messages: Iterable[Message[bytes]]) -> None:
     """Make the client forget what it acknowledged in transactions, so that it does not refuse what a test wants to send."""
-    owners = reception_of(consumer).parts.all[0].owners
+    owners = reception_of(consumer).partitions.all[0].owners
     for message in messages:
         hold = owners.acknowledged_in(message.entry.position, message.index)
         if hold is not None:

@@ -37,15 +37,14 @@ from pulsar_txn.client.net.retries import count_partitions, find_schema
 from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
-from pulsar_txn.client.receive.consistent.arguments import Bounds, open_consistent_reader
 from pulsar_txn.client.receive.consistent.position import CutPosition
-from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader, Bounds, open_consistent_reader
 from pulsar_txn.client.receive.consumer import AsyncConsumer, subscribed
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.receive.table_view import AsyncTableView, open_table_view
+from pulsar_txn.client.receive.table_view import AsyncTableView, ReadValues, open_table_view
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
 from pulsar_txn.client.send.half_messages import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessageSender, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
@@ -170,10 +169,10 @@ class AsyncClient(BeginsTransactions):
         urls = service_url.urls if isinstance(service_url, AutoClusterFailover) else (service_url,)
         if any("+ssl:" in url for url in urls):
             settings.ssl_context()  # what is wrong with its files is said here
-        self._core = Core(service_url, settings, runtime or AsyncioRuntime())
+        runtime = runtime or AsyncioRuntime()
+        self._core = Core(service_url, settings, runtime, cluster=cluster, before_move=self._leave_cluster)
         self._interceptors = SharedInterceptors()
         self._transactions = self._transactions_of(coordinator, cluster, transactional_id)
-        self._core.new_transaction = self._transactions.new
 
     def _transactions_of(
         self, coordinator: str | AsyncCoordinator | None, cluster: str, transactional_id: str | None
@@ -190,20 +189,21 @@ class AsyncClient(BeginsTransactions):
                 "with coordinator= a client cannot move between clusters: a transaction names its cluster",
                 hint="give one service URL; a client of each cluster may share the coordinator",
             )
-        core.cluster = cluster
         if isinstance(coordinator, AsyncCoordinator):
             if transactional_id is not None:
                 raise InvalidConfiguration("the transactional id belongs to the coordinator", hint="give it there")
             if core.settings.one_transaction_at_a_time:
                 raise InvalidConfiguration("one_transaction_at_a_time belongs to the coordinator", hint="give it there")
             transactions = transactions_of(coordinator)
-            core.shares_transactions = True
+            self._owns_transactions = False
         else:
             transactions = transactions_beside(coordinator, core.settings, core.runtime)
-            core.register(core.next_resource_id(), transactions.core)  # the first, so it is closed after all that needs it
-            core.before_close = transactions.close
-        transactions.members.add(core)
+        if transactions.incarnation is not None:
+            transactions.incarnation.add_member(core)
         return transactions
+
+    def _leave_cluster(self, url: str) -> None:
+        self._transactions.leave_cluster(url)
 
     @property
     def service_url(self) -> str:
@@ -449,9 +449,7 @@ class AsyncClient(BeginsTransactions):
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        first = {"start_message_id": EARLIEST_ID}
-        reader = await self._read("create_table_view", topic, schema or BytesSchema(), options, first)
-        return await open_table_view(self._core, reader)
+        return await view_of(self, topic, schema, options)
 
     @overload
     def consistent_reader(
@@ -536,7 +534,13 @@ class AsyncClient(BeginsTransactions):
                 partitioned[name] = count
             parts |= dict(found)
         consumer: AsyncConsumer[Any] = AsyncConsumer(
-            self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
+            self._core,
+            list(parts.items()),
+            subscription,
+            schema or BytesSchema(),
+            options,
+            transactions=self._transactions,
+            partitioned=partitioned,
         )
         return await subscribed(consumer)
 
@@ -550,24 +554,25 @@ class AsyncClient(BeginsTransactions):
     ) -> AsyncConsumer[Any]:
         self._core.check_open()
         pattern = TopicPattern.parse(topics)
-        beside: dict[str, int] = {}
+        extra_topics: dict[str, int] = {}
         policy = options.dead_letter_policy
         if policy is not None and policy.has_retry_topic:
             if policy.retry_letter_topic is None:
                 raise InvalidConfiguration(
                     "the retry topic of a consumer of a pattern needs a name", hint="give retry_letter_topic="
                 )
-            beside = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
+            extra_topics = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
         found = await pattern.find(self._core, options.regex_subscription_mode)
-        parts = beside | {topic: TopicName.parse(topic).partition for topic in found}
+        parts = extra_topics | {topic: TopicName.parse(topic).partition for topic in found}
         consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core,
             list(parts.items()),
             subscription,
             schema or BytesSchema(),
             options,
+            transactions=self._transactions,
             pattern=pattern,
-            beside=beside,
+            extra_topics=extra_topics,
         )
         return await subscribed(consumer)
 
@@ -606,7 +611,9 @@ class AsyncClient(BeginsTransactions):
             validate_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
         if observer is not None:
             validate_call("observer", observer, "a function of an event")
-        pipeline = Pipeline(self._core, self.create_producer, consumer, handler, chosen, stop or asyncio.Event(), observer)
+        pipeline = Pipeline(
+            self._core, self._transactions, self.create_producer, consumer, handler, chosen, stop or asyncio.Event(), observer
+        )
         return await pipeline.run()
 
     def stats(self) -> ClientStats:
@@ -641,8 +648,7 @@ class AsyncClient(BeginsTransactions):
 
         Transactions of an `AsyncCoordinator` that clients share stay open: those belong to it.
         """
-        await self._core.close()
-        self._transactions.members.discard(self._core)
+        await self._close_once()
 
     async def __aenter__(self) -> Self:
         self._core.check_open()
@@ -650,6 +656,19 @@ class AsyncClient(BeginsTransactions):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+async def view_of(
+    client: AsyncClient,
+    topic: str,
+    schema: Schema[Any] | None,
+    options: ReaderOptionsDict,
+    read_values: ReadValues | None = None,
+) -> AsyncTableView[Any]:
+    """Open a table view; `read_values` as for `open_table_view`. Raises as `AsyncClient.create_table_view`."""
+    first = {"start_message_id": EARLIEST_ID}
+    reader = await client._read("create_table_view", topic, schema or BytesSchema(), options, first)
+    return await open_table_view(core_of(client), reader, read_values)
 
 
 async def half_messages_of(client: AsyncClient, producer: AsyncProducer[Any], terms: HalfTerms) -> HalfMessageSender:
@@ -667,7 +686,7 @@ async def half_messages_of(client: AsyncClient, producer: AsyncProducer[Any], te
     except BaseException:
         await producer.close()
         raise
-    return HalfMessageSender(core_of(client), producer.topic, group, terms)
+    return HalfMessageSender(transactions_of(client), producer.topic, group, terms)
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:

@@ -26,7 +26,7 @@ _SILENCE_SECONDS: Final = 2.0
 """Of a coordinator that others can take over from: a client that waited for longer would lose its lease at the successor."""
 
 
-def transactions_beside(service_url: str, settings: Settings, runtime: Runtime) -> Transactions:
+def transactions_beside(service_url: str, settings: Settings, runtime: Runtime, name: str = "client") -> Transactions:
     """The transactions of a coordinator that is not in the brokers. Its core has connections of its own.
 
     With several hosts, one that is silent for some seconds is given up, because another one may lead by then.
@@ -41,10 +41,7 @@ def transactions_beside(service_url: str, settings: Settings, runtime: Runtime) 
             keep_alive_interval=min(settings.keep_alive_interval, _SILENCE_SECONDS),
             connection_timeout=min(settings.connection_timeout, _SILENCE_SECONDS),
         )
-    core = Core(service_url, settings, runtime)
-    transactions = Transactions(core, ClientIncarnation(runtime))
-    core.new_transaction = transactions.new
-    return transactions
+    return Transactions(Core(service_url, settings, runtime, name=name), ClientIncarnation(runtime))
 
 
 class AsyncCoordinator(BeginsTransactions):
@@ -103,9 +100,8 @@ class AsyncCoordinator(BeginsTransactions):
             transactional_id=transactional_id,
             one_transaction_at_a_time=one_transaction_at_a_time,
         )
-        self._transactions = transactions_beside(service_url, settings, runtime or AsyncioRuntime())
+        self._transactions = transactions_beside(service_url, settings, runtime or AsyncioRuntime(), "coordinator")
         self._core = self._transactions.core
-        self._core.name = "coordinator"
 
     @property
     def service_url(self) -> str:
@@ -117,7 +113,7 @@ class AsyncCoordinator(BeginsTransactions):
 
     async def close(self) -> None:
         """Abort the open transactions, and leave the coordinator. Idempotent. If cancelled, the closing goes on."""
-        await self._core.close()
+        await self._close_once()
 
     async def __aenter__(self) -> Self:
         self._core.check_open()

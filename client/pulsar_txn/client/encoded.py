@@ -22,7 +22,13 @@ from pulsar_txn.client.client import AsyncClient, parse_topic
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.retries import count_partitions, find_schema
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, OnGap, RawEntry
-from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
+from pulsar_txn.client.receive.entry_verification import (
+    OpenedEntry,
+    UnreadableEntryError,
+    join_chunks,
+    open_entry,
+    split_entry_payload,
+)
 from pulsar_txn.client.receive.options import RegexSubscriptionMode
 from pulsar_txn.client.schema.base import EncodedSchema, SchemaInfo
 from pulsar_txn.client.schema.key_value import encoding_of, join_pair, pair_info, parts_of, split_pair

@@ -32,9 +32,8 @@ from pulsar_txn.client.receive.consumer import receives_still
 from pulsar_txn.client.receive.dead_letters import LETTERS_SUBSCRIPTION
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
 from pulsar_txn.client.txn.session import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF, Epoch
-from pulsar_txn.client.txn.transaction import noted
+from pulsar_txn.client.txn.transaction import AMBIENT, NOT_SAID, noted
 from pulsar_txn.client.txn.transactions import (
     abort_all,
     act_as,

@@ -1,8 +1,7 @@
 """Messages, their ids, and positions in a topic."""
 
 from pulsar_txn.client.receive.committed import CommittedPosition
-from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
-from pulsar_txn.client.receive.message_ids import deserialize_message_id, serialize_message_id
+from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message, deserialize_message_id, serialize_message_id
 from pulsar_txn.client.send.batching import SendTicket
 from pulsar_txn.wire.ids import MessageId
 

@@ -53,6 +53,7 @@ from pulsar_txn.client.state.acknowledgements import COORDINATOR_SLACK
 from pulsar_txn.client.state.transaction import FINAL, TransactionOptions, TransactionState
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.client.txn.unit import Unit
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")
@@ -80,6 +81,7 @@ class Shared(Generic[T]):
     """State that the lanes of a pipeline share."""
 
     core: Core
+    transactions: Transactions
     consumer: AsyncConsumer[T]
     holder: Holder[T]
     """Has what the lanes have."""
@@ -227,7 +229,7 @@ class Lane(Generic[T]):
     async def _attempt(self, group: Sequence[Message[T]], work: Work[T]) -> tuple[GroupResult, Exception | None]:
         """One transaction. Returns why it was aborted, None after a commit; raises what ends the pipeline."""
         options = TransactionOptions(timeout=self._shared.options.timeout, name="pipeline", managed=True)
-        unit = self._shared.core.new_transaction(options)
+        unit = self._shared.transactions.new(options)
         txn = AsyncTransaction(unit)
         error: Exception | None = None
         try:

@@ -39,6 +39,7 @@ from pulsar_txn.client.receive.holder import Holder
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.txn.transactions import Transactions
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class Pipeline(Generic[T]):
     def __init__(
         self,
         core: Core,
+        transactions: Transactions,
         create_producer: Callable[..., Awaitable[AsyncProducer[bytes]]],
         consumer: AsyncConsumer[T],
         handler: Work[T],
@@ -67,6 +69,7 @@ class Pipeline(Generic[T]):
         self._remedy = Remedy(consumer, options, suspects, create_producer)
         shared = Shared(
             core=core,
+            transactions=transactions,
             consumer=consumer,
             holder=self._holder,
             handler=functools.partial(awaited, handler),

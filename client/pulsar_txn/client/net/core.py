@@ -6,11 +6,13 @@ import asyncio
 import contextvars
 import functools
 import itertools
+import logging
+import re
 from asyncio import _get_running_loop
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, WrongEventLoop
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, WrongEventLoop
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.net.lookup import Lookup
 from pulsar_txn.client.net.memory_limit import MemoryLimit
@@ -19,10 +21,7 @@ from pulsar_txn.client.net.pool import ConnectionPool
 from pulsar_txn.client.net.runtime import Runtime, thread_name
 from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
-from pulsar_txn.client.net.stock_defects import DefectWarnings
 from pulsar_txn.client.net.tasks import Closable
-
-T = TypeVar("T")
 
 
 class LoopGuard:
@@ -53,18 +52,77 @@ class LoopGuard:
             raise WrongEventLoop("this client lives on another event loop, which does not run at this moment")
 
 
-async def _nothing() -> None:
-    pass
+logger = logging.getLogger("pulsar_txn.client.consumer")
+
+_STOCK_VERSION: Final = re.compile(r"Pulsar Server[- ]?(\d+)\.(\d+)\.(\d+)")
+_SEEN: Final = (((4, 0, 0), (4, 0, 8)), ((4, 1, 0), (4, 2, 4)))
+"""First and last version, each included, of the releases that have these defects."""
 
 
-async def _directly(function: Callable[..., T], *args: Any) -> T:
-    return function(*args)
+def is_defective(server_version: str) -> bool:
+    """True if a server that calls itself this is known to have them."""
+    match = _STOCK_VERSION.match(server_version)
+    if match is None:
+        return False
+    version = (int(match[1]), int(match[2]), int(match[3]))
+    return any(first <= version <= last for first, last in _SEEN)
+
+
+class DefectWarnings:
+    """Says each once for a client."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def _first(self, what: str, server_version: str) -> bool:
+        if what in self._said or not is_defective(server_version):
+            return False
+        self._said.add(what)
+        return True
+
+    def on_abort(self, server_version: str, topic: str, subscription: str) -> None:
+        """A transaction that had acknowledged messages of a Shared or Key_Shared subscription one by one was aborted."""
+        if not self._first("deadlock", server_version):
+            return
+        logger.warning(
+            "%s can deadlock when a transaction with acknowledgements on a Shared or Key_Shared subscription is aborted and "
+            "the topic was written by transactions (subscription %r of %s): use Exclusive or Failover for such inputs; see "
+            "docs/stock-pulsar.md",
+            server_version,
+            subscription,
+            topic,
+        )
+
+    def on_cumulative_in_batch(self, server_version: str, topic: str, subscription: str) -> None:
+        """A transaction is about to acknowledge cumulatively up to a message that is not the last one of its batch."""
+        if not self._first("cumulative", server_version):
+            return
+        logger.warning(
+            "%s loses the rest of a batch when a cumulative acknowledgement inside of it was committed and the topic is loaded "
+            "again (subscription %r of %s): acknowledge a list, or up to the last message of a batch; see docs/stock-pulsar.md",
+            server_version,
+            subscription,
+            topic,
+        )
 
 
 class Core:
-    """The inside of a client. Producers, consumers and coordinators hold this, never the public object."""
+    """The inside of a client. Producers, consumers and coordinators hold this, never the public object.
 
-    def __init__(self, service_url: str | AutoClusterFailover, settings: Settings, runtime: Runtime) -> None:
+    `name` is for error messages. `cluster` is the name of the cluster at a coordinator beside several; empty everywhere else.
+    `before_move` is called with the URL of another cluster that the client is about to move to.
+    """
+
+    def __init__(
+        self,
+        service_url: str | AutoClusterFailover,
+        settings: Settings,
+        runtime: Runtime,
+        *,
+        name: str = "client",
+        cluster: str = "",
+        before_move: Callable[[str], object] | None = None,
+    ) -> None:
         self.settings = settings
         self.check_here = LoopGuard().check
         """Raises WrongEventLoop outside of the event loop that the client lives on."""
@@ -76,35 +134,24 @@ class Core:
         self.may_move = isinstance(service_url, AutoClusterFailover)
         """True if another cluster may take over."""
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
-        self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
+        self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self._request_ids, watch)
         self.drained = False
         """True once all resources are closed with the client; until then they need their connections."""
-        self.before_move: Callable[[str], object] = lambda _url: None
-        """Called with the URL of another cluster that the client is about to move to."""
-        self.before_close: Callable[[], Coroutine[Any, Any, None]] = _nothing
-        """Awaited when the client closes, while its resources are there; must not take long."""
+        self._before_move = before_move
         self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
         self.closed = False
-        self.ask: Callable[..., Awaitable[Any]] = _directly
-        """`await ask(function, *args)` for what is the program's own; the blocking client does it on a thread for that."""
         self.defect_warnings = DefectWarnings()
-        self.new_transaction: Callable[[Any], Any] = _no_transactions
-        """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
-        self.name = "client"
-        """Name in error messages."""
-        self.shares_transactions = False
-        """True if its transactions belong to a coordinator that other clients use too, and that outlives this one."""
-        self.cluster = ""
-        """The name of the cluster at a coordinator beside several; empty everywhere else."""
+        self.name = name
+        self.cluster = cluster
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closing: asyncio.Task[None] | None = None
 
     def _watch(self, clusters: AutoClusterFailover) -> None:
         self.spawn(Failover(clusters, self.runtime, self.settings, self._move).run())
 
     def _move(self, url: str) -> None:
-        self.before_move(url)
+        if self._before_move is not None:
+            self._before_move(url)
         self.service_url = url
         self.lookup.move(parse_service_url(url))
         self.pool.start_over(ConnectionLost(f"the client moves to {url}"))
@@ -160,16 +207,13 @@ class Core:
         """The resource was closed by itself."""
         self._resources.pop(resource_id, None)
 
-    async def close(self) -> None:
-        """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""
-        self.check_here()
-        if self._closing is None:
-            self.closed = True
-            self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+    def shut(self) -> None:
+        """Refuse what is begun from now on."""
+        self.closed = True
 
-    async def _close(self) -> None:
-        await self.before_close()
+    async def close(self) -> None:
+        """Close all resources, newest first, then the connections."""
+        self.closed = True
         while self._resources:  # what is being made meanwhile comes to it
             _, resource = self._resources.popitem()
             await resource.close()
@@ -179,7 +223,3 @@ class Core:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
-
-
-def _no_transactions(_options: Any) -> Any:
-    raise LocalProtocolError("this core has no transactions")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pulsar_txn.client.errors import (
@@ -32,7 +32,7 @@ class Lookup:
         pool: ConnectionPool,
         settings: Settings,
         addresses: list[Address],
-        next_request_id: Callable[[], int],
+        request_ids: Iterator[int],
         on_first_use: Callable[[], object] | None = None,
     ) -> None:
         self._pool = pool
@@ -40,7 +40,7 @@ class Lookup:
         self._addresses = addresses
         self._current = 0
         self._asked: tuple[int, Connection] | None = None
-        self._next_request_id = next_request_id
+        self._request_ids = request_ids
         self._on_first_use = on_first_use
 
     def move(self, addresses: list[Address]) -> None:
@@ -110,7 +110,7 @@ class Lookup:
         """
         seconds = self._settings.operation_timeout / len(self._addresses)
         try:
-            return await connection.request(name, self._next_request_id(), timeout=seconds, **fields)
+            return await connection.request(name, next(self._request_ids), timeout=seconds, **fields)
         except PulsarError as error:
             if error.retriable and connection.endpoint == str(self._addresses[self._current]):
                 self._current = (self._current + 1) % len(self._addresses)

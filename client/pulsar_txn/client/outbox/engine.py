@@ -30,7 +30,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -132,33 +132,6 @@ logger = logging.getLogger("pulsar_txn.client.outbox")
 _LATER: Final = "the coordinator asks the group of the outbox, which reads the row"
 
 
-class PulsarSide(Protocol):
-    """The Pulsar transaction of a block; of a blocking client, calls that never wait."""
-
-    @property
-    def txn_id(self) -> TxnId:
-        """Its id: it is open since the block was entered."""
-        ...
-
-    @property
-    def was_aborted(self) -> bool:
-        """True if the program has aborted it inside of the block."""
-        ...
-
-    @property
-    def was_committed(self) -> bool:
-        """True if the coordinator has committed it, as far as is known here."""
-        ...
-
-    async def prepare(self, secret: bytes) -> None:
-        """Wait for its operations, and have it prepared."""
-        ...
-
-    async def leave(self, error: BaseException | None) -> bool:
-        """Commit without an error; with one, abort as a managed block does, and tell whether that swallows the error."""
-        ...
-
-
 KEY_BYTES: Final = 16
 
 
@@ -180,7 +153,12 @@ class Block:
     """The two transactions of one block. `decide` is the check of this transaction over a connection of its own."""
 
     def __init__(
-        self, key: Key, rows: Rows, port: DatabasePort, pulsar: PulsarSide, decide: Callable[[], Awaitable[Outcome | None]]
+        self,
+        key: Key,
+        rows: Rows,
+        port: DatabasePort,
+        pulsar: PulsarTransaction,
+        decide: Callable[[], Awaitable[Outcome | None]],
     ) -> None:
         self._key = key
         self._rows = rows
@@ -345,17 +323,15 @@ Use = Callable[[Callable[[DatabasePort], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Engine:
-    """The parts of an outbox. `use` does something with a connection of its own; `attach` is the client's `attach_prepared`."""
+    """The parts of an outbox. `use` does something with a connection of its own; `client` is one of either kind."""
 
-    def __init__(
-        self, rows: Rows, use: Use, attach: Callable[[PreparedToken], Any], *, paramstyle: str | None, trim_every: int | None
-    ) -> None:
+    def __init__(self, rows: Rows, use: Use, client: Any, *, paramstyle: str | None, trim_every: int | None) -> None:
         self.rows = rows
         self.use = use
         self.paramstyle = paramstyle
         self.checking = Checking(self.decide)
         self.ended = Ended(trim_every)
-        self._attach = attach
+        self._client = client
         self._identity: str | None = None
 
     async def identity(self) -> str:
@@ -382,7 +358,7 @@ class Engine:
 
     async def end(self, row: Row) -> None:
         """End a prepared transaction as its row says. Raises as `commit()` and `abort()` of an attached transaction."""
-        txn = await had(self._attach(PreparedToken(row.txn_id, bytes.fromhex(row.key))))
+        txn = await had(self._client.attach_prepared(PreparedToken(row.txn_id, bytes.fromhex(row.key))))
         await had(txn.commit() if row.outcome is Outcome.COMMIT else txn.abort())
 
     async def resolve(self, key: Key, txn_id: TxnId) -> TransactionState:
@@ -421,7 +397,10 @@ class Engine:
 
 
 class PulsarTransaction:
-    """The Pulsar side of a block, of a client of either kind: `managed` is the block that its `transaction()` returned."""
+    """The Pulsar transaction of a block, of a client of either kind; of a blocking client, calls that never wait.
+
+    `managed` is the block that the client's `transaction()` returned.
+    """
 
     def __init__(self, managed: Any) -> None:
         self._managed = managed
@@ -435,27 +414,30 @@ class PulsarTransaction:
 
     @property
     def txn_id(self) -> TxnId:
-        """See `PulsarSide`."""
+        """Its id: it is open since the block was entered."""
         found: TxnId = self.txn.id
         return found
 
     @property
     def was_aborted(self) -> bool:
-        """See `PulsarSide`."""
+        """True if the program has aborted it inside of the block."""
         return self.txn.state in (TransactionState.ABORTED, TransactionState.ABORTING)
 
     @property
     def was_committed(self) -> bool:
-        """See `PulsarSide`."""
+        """True if the coordinator has committed it, as far as is known here."""
         return self.txn.state is TransactionState.COMMITTED
 
     async def prepare(self, secret: bytes) -> None:
-        """See `PulsarSide`."""
+        """Wait for its operations, and have it prepared."""
         await had(self.txn.prepare(secret=secret))
         self._is_prepared = True
 
     async def leave(self, error: BaseException | None) -> bool:
-        """See `PulsarSide`. The client's block ends nothing that is prepared, and after an error leaves it to the check."""
+        """Commit without an error; with one, abort as a managed block does, and tell whether that swallows the error.
+
+        The client's block ends nothing that is prepared, and after an error leaves it to the check.
+        """
         if error is not None:
             await self._abort(None if isinstance(error, Exception) else ABORT_WAIT_SECONDS)
         elif self._is_prepared:
@@ -570,7 +552,7 @@ class Parts:
         self.engine = Engine(
             Rows(check_table(table), group, chosen_dialect(dialect), wall_ms),
             self.connections.use if blocking else self.connections.use_beside_loop,
-            client.attach_prepared,
+            client,
             paramstyle=self._paramstyle,
             trim_every=_check_trim_every(trim_every),
         )

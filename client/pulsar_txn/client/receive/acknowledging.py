@@ -15,16 +15,16 @@ from pulsar_txn.client.receive.interceptors import ConsumerChain
 from pulsar_txn.client.receive.message import Entry, Message, bits_of, runs
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
-from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.receive.partitions import Partitions
 from pulsar_txn.client.receive.subscribe_fields import check_numbers
-from pulsar_txn.client.state.owners import UNKNOWN, Place
+from pulsar_txn.client.state.owners import UNKNOWN, MessagePosition
 from pulsar_txn.client.state.redelivery import Bits
-from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, Position
 
 Acknowledged: TypeAlias = "Message[Any] | MessageId"
-Places: TypeAlias = dict[PartitionConsumer, list[Place]]
+MessagePositions: TypeAlias = dict[PartitionConsumer, list[MessagePosition]]
 
 
 class Acknowledger:
@@ -32,14 +32,14 @@ class Acknowledger:
 
     def __init__(
         self,
-        parts: Parts,
+        partitions: Partitions,
         inbox: Inbox[Any],
         options: ConsumerOptions,
         letters: DeadLetters | None,
         chain: ConsumerChain | None,
     ) -> None:
         self.acknowledged = self.refused = 0
-        self._parts = parts
+        self._partitions = partitions
         self._inbox = inbox
         self._options = options
         self._letters = letters
@@ -48,70 +48,71 @@ class Acknowledger:
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
     async def acknowledge(
-        self, message: Acknowledged | Sequence[Acknowledged], unit: Enlisting | None, *, receipt: bool | None
+        self, message: Acknowledged | Sequence[Acknowledged], unit: Unit | None, *, receipt: bool | None
     ) -> None:
         """See `AsyncConsumer.acknowledge`."""
         those = [message] if isinstance(message, (Message, MessageId)) else message
         _check_many(those)
         try:
-            places = self.places(those, unit)
+            positions = self.positions(those, unit)
             if unit is not None:
-                _check_persistent(places)
-                await run_all([part.acknowledge_in(unit, each, cumulative=False) for part, each in places.items()])
+                _check_persistent(positions)
+                await run_all([part.acknowledge_in(unit, each, cumulative=False) for part, each in positions.items()])
             else:
-                self._check_free(places)
+                self._check_free(positions)
                 if self._wants(receipt):
-                    await run_all([part.acknowledge_answered(each, cumulative=False) for part, each in places.items()])
+                    await run_all([part.acknowledge_answered(each, cumulative=False) for part, each in positions.items()])
                 else:
-                    _soon(places)
+                    _soon(positions)
         except BaseException as error:
-            self._report(those, error)
+            self.count(those, error)
             raise
-        self._report(those, None)
+        self.count(those)
 
-    async def acknowledge_cumulative(self, message: Acknowledged, unit: Enlisting | None, *, receipt: bool | None) -> None:
+    async def acknowledge_cumulative(self, message: Acknowledged, unit: Unit | None, *, receipt: bool | None) -> None:
         """See `AsyncConsumer.acknowledge_cumulative`."""
         if not self._options.consumer_type.is_single:
             raise InvalidConfiguration(
                 f"cumulative acknowledgement is not possible on a {self._options.consumer_type.name} subscription",
                 hint="acknowledge the messages one by one or as a list",
             )
-        places = self.places([message], unit)
+        positions = self.positions([message], unit)
         if unit is not None:
-            _check_persistent(places)
+            _check_persistent(positions)
         else:
-            self._check_free(places, cumulative=True)
-        for part, those in places.items():
+            self._check_free(positions, cumulative=True)
+        for part, those in positions.items():
             if unit is not None:
                 await part.acknowledge_in(unit, those, cumulative=True)
             elif self._wants(receipt):
                 await part.acknowledge_answered(those, cumulative=True)
             else:
                 part.acknowledge_up_to_soon(those[0])
-        self._report([message], None)
+        self.count([message])
 
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
         """For the blocking client: outside of transactions, and nobody waits or is told."""
-        places = self.places(messages, None)
+        positions = self.positions(messages, None)
         if cumulative:
-            for part, those in places.items():
+            for part, those in positions.items():
                 part.acknowledge_up_to_soon(those[-1])
         else:
-            _soon(places)
+            _soon(positions)
         self.acknowledged += len(messages)
 
     def _wants(self, receipt: bool | None) -> bool:
         return self._options.ack_receipt if receipt is None else receipt
 
-    def _report(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+    def count(self, messages: Sequence[Acknowledged], error: BaseException | None = None) -> None:
+        """Count messages that are acknowledged, or were refused with `error`, and tell the interceptors."""
         if error is None:
             self.acknowledged += len(messages)
         if self._chain is not None:
             self._chain.acknowledged(messages, error)
 
-    def _check_free(self, places: Places, *, cumulative: bool = False) -> None:
+    def _check_free(self, positions: MessagePositions, *, cumulative: bool = False) -> None:
         """Whoever has joined a unit is acknowledged by its commit, or with `txn=`, and by nobody else."""
-        for part, those in places.items():
+        for part, those in positions.items():
             if not part.owners:
                 continue
             held = part.owners.held_among(those)
@@ -134,7 +135,7 @@ class Acknowledger:
             return
         seconds = self._nack_delay(message, delay)
         known = message if isinstance(message, Message) else None
-        part.negatively_acknowledge(_place(message), UNKNOWN if known is None else known.entry.delivery, known, seconds)
+        part.negatively_acknowledge(_position_of(message), UNKNOWN if known is None else known.entry.delivery, known, seconds)
         if known is not None:
             self._leave_keys([known])
         self.refused += 1
@@ -155,7 +156,7 @@ class Acknowledger:
         delay: float | timedelta,
         properties: Mapping[str, str] | None,
         txn: AsyncTransaction | None,
-        unit: Enlisting | None,
+        unit: Unit | None,
     ) -> None:
         """See `AsyncConsumer.reconsume_later`."""
         if self._letters is None:
@@ -164,7 +165,7 @@ class Acknowledger:
             raise refused("message", message, "a message")
         seconds = number_of_seconds(delay, "delay")
         if unit is None:
-            self._check_free(self.places([message], None))  # before anything is sent
+            self._check_free(self.positions([message], None))  # before anything is sent
         await self._letters.put_off(message, seconds, properties, txn)
         await self.acknowledge(message, unit, receipt=None)
 
@@ -173,13 +174,13 @@ class Acknowledger:
         self._leave_keys(messages)
         for part, entries in self.entries(messages).items():
             part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
-            part.deliver_again(entries, [message for message in messages if self._parts.of_message(message) is part])
+            part.deliver_again(entries, [message for message in messages if self._partitions.of_message(message) is part])
 
     def entries(self, messages: Iterable[Message[Any]]) -> dict[PartitionConsumer, dict[Position, Bits]]:
         """Messages by partition and entry, without those of topics that were left."""
         found: dict[PartitionConsumer, dict[Position, Bits]] = {}
         for run in runs(messages):
-            part, entry = self._parts.of_message(run[0]), run[0].entry
+            part, entry = self._partitions.of_message(run[0]), run[0].entry
             if part is not None:
                 those = found.setdefault(part, {})
                 before = those.get(entry.position, (0, 0, UNKNOWN))[0]
@@ -198,48 +199,53 @@ class Acknowledger:
 
     # --- where messages are -------------------------------------------------------------------------------------------
 
-    def places(self, messages: Sequence[Acknowledged], unit: Enlisting | None) -> Places:
+    def positions(self, messages: Sequence[Acknowledged], unit: Unit | None) -> MessagePositions:
         """Messages and ids by partition. Without those of topics that were left, which no unit can acknowledge."""
-        places: Places = {}
+        positions: MessagePositions = {}
         last: Entry | None = None
         for message in messages:
             if isinstance(message, Message):
                 entry = message.entry
                 if entry is not last:
-                    part = self._parts.of_message(message)
+                    part = self._partitions.of_message(message)
                     if part is None:
                         _check_outside(unit, message)
                         continue
-                    those, position, size, last = places.setdefault(part, []), entry.position, entry.batch_size, entry
+                    those, position, size, last = (
+                        positions.setdefault(part, []),
+                        entry.position,
+                        entry.batch_size,
+                        entry,
+                    )
                 those.append((position, message.index, size))
             else:
                 if not isinstance(message, MessageId):
                     raise _no_message(message)
-                part = self._parts.of_id(message)
-                places.setdefault(part, []).append(self._sized(part, message))
-        return places
+                part = self._partitions.of_id(message)
+                positions.setdefault(part, []).append(self._sized(part, message))
+        return positions
 
     def _part_of_any(self, message: Acknowledged) -> PartitionConsumer | None:
         if isinstance(message, Message):
-            return self._parts.of_message(message)
+            return self._partitions.of_message(message)
         if not isinstance(message, MessageId):
             raise _no_message(message)
-        return self._parts.of_id(message)
+        return self._partitions.of_id(message)
 
-    def _sized(self, part: PartitionConsumer, message_id: MessageId) -> Place:
+    def _sized(self, part: PartitionConsumer, message_id: MessageId) -> MessagePosition:
         """An id's place; without the size of its batch an index of it would represent the whole batch."""
-        place = _place(message_id)
-        if place[1] >= place[2] and place[1] >= 0:
+        at = _position_of(message_id)
+        if at[1] >= at[2] and at[1] >= 0:
             known = (each for each in (part.last, *self._inbox.queue) if each is not None)
-            entries = (each.entry for each in known if each.entry.position == place[0] and each.entry.consumer is part)
+            entries = (each.entry for each in known if each.entry.position == at[0] and each.entry.consumer is part)
             entry = next(entries, None)
-            if entry is None or entry.batch_size <= place[1]:
+            if entry is None or entry.batch_size <= at[1]:
                 raise InvalidConfiguration(
                     f"the id {message_id} is of a batch and does not say of how many messages",
                     hint="acknowledge the message, or an id with its batch_size",
                 )
-            place = (place[0], place[1], entry.batch_size)
-        return place
+            at = (at[0], at[1], entry.batch_size)
+        return at
 
 
 def _no_message(given: object, more: str = "") -> InvalidConfiguration:
@@ -251,7 +257,7 @@ def _check_many(given: object) -> None:
         raise _no_message(given, ", or many of them")
 
 
-def _place(message: Acknowledged) -> Place:
+def _position_of(message: Acknowledged) -> MessagePosition:
     if isinstance(message, Message):
         return message.entry.position, message.index, message.entry.batch_size
     try:
@@ -261,7 +267,7 @@ def _place(message: Acknowledged) -> Place:
     return message.position, message.batch_index, message.batch_size
 
 
-def _check_outside(unit: Enlisting | None, message: Message[Any]) -> None:
+def _check_outside(unit: Unit | None, message: Message[Any]) -> None:
     if unit is not None:
         raise ConnectionLost(
             f"{message.topic} is not received from any more, so no transaction can acknowledge {message.message_id}",
@@ -269,8 +275,8 @@ def _check_outside(unit: Enlisting | None, message: Message[Any]) -> None:
         )
 
 
-def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
-    for part in parts:
+def _check_persistent(partitions: Iterable[PartitionConsumer]) -> None:
+    for part in partitions:
         if part.topic.startswith("non-persistent:"):
             raise InvalidConfiguration(
                 f"{part.topic} keeps nothing, so a transaction cannot acknowledge its messages",
@@ -278,6 +284,6 @@ def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
             )
 
 
-def _soon(places: Places) -> None:
-    for part, those in places.items():
+def _soon(positions: MessagePositions) -> None:
+    for part, those in positions.items():
         part.acknowledge_soon(those)

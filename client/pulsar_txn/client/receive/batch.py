@@ -29,6 +29,7 @@ from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.state.transaction import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transactions import Transactions
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.consumer import AsyncConsumer
@@ -77,6 +78,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
         self,
         consumer: AsyncConsumer[T],
         reception: Reception[T],
+        transactions: Transactions,
         options: TransactionOptions,
         *,
         max_messages: int,
@@ -86,6 +88,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
     ) -> None:
         self._consumer = consumer
         self._reception = reception
+        self._transactions = transactions
         self._options = options
         self._max_messages = max_messages
         self._max_wait = max_wait
@@ -100,7 +103,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
                 "consumer.transactional_batch() can be entered once", hint="call consumer.transactional_batch() again"
             )
         reception = self._reception
-        unit = reception.core.new_transaction(self._options)
+        unit = self._transactions.new(self._options)
         self._block = AsyncManagedTransaction(unit, eager=self._eager, ambient=self.ambient)
         reception.check_open()
         unit.looks_for_input(reception.core)

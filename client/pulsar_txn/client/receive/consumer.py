@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from pulsar_txn.client._callables import DONE, marked, named_as_public
 from pulsar_txn.client._validation import as_seconds, seconds_of, validate_whole
-from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
+from pulsar_txn.client.errors import AlreadyClosed, LocalProtocolError, OperationTimeout
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.resource_stats import ConsumerStats
@@ -23,8 +23,8 @@ from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.state.transaction import TransactionOptions
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
-from pulsar_txn.client.txn.transaction import AsyncTransaction, noted
+from pulsar_txn.client.txn.transaction import AMBIENT, NOT_SAID, AsyncTransaction, noted
+from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -49,12 +49,15 @@ class AsyncConsumer(Generic[T]):
         schema: Schema[T],
         options: ConsumerOptions,
         *,
+        transactions: Transactions | None = None,
         pattern: TopicPattern | None = None,
         partitioned: Mapping[TopicName, int] | None = None,
-        beside: Iterable[str] = (),
+        extra_topics: Iterable[str] = (),
     ) -> None:
+        """`transactions`: those of the client, for `transactional_batch`. The consumer of a reader has none."""
         self.schema = schema
         self.subscription = subscription
+        self._transactions = transactions
         self._reception: Reception[T] = Reception(
             core,
             topics,
@@ -64,7 +67,7 @@ class AsyncConsumer(Generic[T]):
             outside=self,
             pattern=pattern,
             partitioned=partitioned or {},
-            beside=beside,
+            extra_topics=extra_topics,
         )
         self.consumer_name = self._reception.consumer_name
 
@@ -73,12 +76,12 @@ class AsyncConsumer(Generic[T]):
     @property
     def topic(self) -> str:
         """The topic's name, of the first one when there are several; of a pattern, the whole pattern."""
-        return self._reception.parts.topic
+        return self._reception.partitions.topic
 
     @property
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
-        return [part.topic for part in self._reception.parts]
+        return [part.topic for part in self._reception.partitions]
 
     @property
     def consumer_type(self) -> ConsumerType:
@@ -88,17 +91,17 @@ class AsyncConsumer(Generic[T]):
     @property
     def is_connected(self) -> bool:
         """True while all partitions are connected."""
-        return not self._reception.is_closed and all(part.is_connected for part in self._reception.parts)
+        return not self._reception.is_closed and all(part.is_connected for part in self._reception.partitions)
 
     @property
     def is_active(self) -> bool:
         """True if this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
-        return any(part.is_active for part in self._reception.parts)
+        return any(part.is_active for part in self._reception.partitions)
 
     @property
     def reached_end_of_topic(self) -> bool:
         """True if all its topics are terminated and everything was delivered."""
-        return all(part.reached_end for part in self._reception.parts)
+        return all(part.reached_end for part in self._reception.partitions)
 
     @property
     def queued(self) -> int:
@@ -112,8 +115,8 @@ class AsyncConsumer(Generic[T]):
             acknowledged=self._reception.acknowledger.acknowledged,
             negatively_acknowledged=self._reception.acknowledger.refused,
             queued=len(self._reception.inbox.queue),
-            connected_partitions=sum(part.is_connected for part in self._reception.parts),
-            partitions=len(self._reception.parts),
+            connected_partitions=sum(part.is_connected for part in self._reception.partitions),
+            partitions=len(self._reception.partitions),
         )
 
     def __repr__(self) -> str:
@@ -249,12 +252,10 @@ class AsyncConsumer(Generic[T]):
             and not (reception.options.ack_receipt if receipt is None else receipt)
         ):
             entry = message.entry
-            part = reception.parts.own(entry.consumer)
+            part = reception.partitions.own(entry.consumer)
             if part is not None and not part.owners:
                 part.acknowledge_soon([(entry.position, message.index, entry.batch_size)])
-                reception.acknowledger.acknowledged += 1
-                if reception.chain is not None:
-                    reception.chain.acknowledged([message], None)
+                reception.acknowledger.count([message])
                 return
         await reception.acknowledger.acknowledge(message, unit, receipt=receipt)
 
@@ -340,7 +341,7 @@ class AsyncConsumer(Generic[T]):
         Messages that have joined a transaction stay with it.
         """
         self._reception.check_open()
-        for part in self._reception.parts:
+        for part in self._reception.partitions:
             part.deliver_all_again()
         return DONE
 
@@ -364,10 +365,13 @@ class AsyncConsumer(Generic[T]):
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
         again. Raises the errors of receiving and of managed blocks; see `pulsar_txn.client.receive.batch`.
         """
+        if self._transactions is None:
+            raise LocalProtocolError("the consumer of a reader has no transactions")
         options = TransactionOptions(timeout=seconds_of(timeout, "timeout"), name=name, managed=True)
         return AsyncTransactionalBatchBlock(
             self,
             self._reception,
+            self._transactions,
             options,
             max_messages=max_messages,
             max_wait=max_wait,
@@ -388,11 +392,11 @@ class AsyncConsumer(Generic[T]):
         self._reception.check_open()
         if isinstance(target, MessageId):
             everywhere = target.position in ((-1, -1), (2**63 - 1, 2**63 - 1))
-            parts = self._reception.parts.all if everywhere else [self._reception.parts.of_id(target)]
-            await run_all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
+            partitions = self._reception.partitions.all if everywhere else [self._reception.partitions.of_id(target)]
+            await run_all([part.seek(message_id=target, inclusive=inclusive) for part in partitions])
         else:
             time_ms = sought_ms(target)
-            await run_all([part.seek(publish_time_ms=time_ms) for part in self._reception.parts])
+            await run_all([part.seek(publish_time_ms=time_ms) for part in self._reception.partitions])
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
@@ -405,9 +409,9 @@ class AsyncConsumer(Generic[T]):
     async def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
         self._reception.check_open()
-        parts = list(self._reception.parts)
-        answers = await asyncio.gather(*(part.last_message_id() for part in parts))
-        return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
+        partitions = list(self._reception.partitions)
+        answers = await asyncio.gather(*(part.last_message_id() for part in partitions))
+        return {part.topic: answer[0] for part, answer in zip(partitions, answers, strict=True)}
 
     async def committed(self, *, require_stable: bool = True) -> dict[str, CommittedPosition]:
         """The place of the subscription for good, by topic partition, as Kafka's `committed` and its `require_stable`.
@@ -420,9 +424,9 @@ class AsyncConsumer(Generic[T]):
         error, ConnectionLost, OperationTimeout. Safe to cancel.
         """
         self._reception.check_open()
-        parts = list(self._reception.parts)
-        answers = await asyncio.gather(*(part.committed(require_stable=require_stable) for part in parts))
-        return {part.topic: answer for part, answer in zip(parts, answers, strict=True)}
+        partitions = list(self._reception.partitions)
+        answers = await asyncio.gather(*(part.committed(require_stable=require_stable) for part in partitions))
+        return {part.topic: answer for part, answer in zip(partitions, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
         """True if `receive` would find a stored message at this moment.
@@ -432,7 +436,7 @@ class AsyncConsumer(Generic[T]):
         self._reception.check_open()
         if self._reception.inbox.queue:
             return True
-        return any(await asyncio.gather(*(part.has_more() for part in self._reception.parts)))
+        return any(await asyncio.gather(*(part.has_more() for part in self._reception.partitions)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and close. Raises ConsumerBusy or a similar error when others use it, unless `force`.
@@ -440,7 +444,7 @@ class AsyncConsumer(Generic[T]):
         If cancelled, some of several partitions may be unsubscribed already; call it again.
         """
         self._reception.check_open()
-        for part in self._reception.parts:
+        for part in self._reception.partitions:
             await part.unsubscribe(force=force)
         await self.close()
 
@@ -471,7 +475,7 @@ def reception_of(consumer: AsyncConsumer[T]) -> Reception[T]:
 
 def receives_still(consumer: AsyncConsumer[Any], message: Message[Any]) -> bool:
     """True if the broker still delivers the partition of a received message here; on Failover it may have moved."""
-    part = reception_of(consumer).parts.of_message(message)
+    part = reception_of(consumer).partitions.of_message(message)
     return part is not None and part.is_active
 
 

@@ -23,12 +23,12 @@ from pulsar_txn.client.receive.message import Message, Source, bits_of
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
-from pulsar_txn.client.state.owners import Place
+from pulsar_txn.client.state.owners import MessagePosition
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-Acknowledge: TypeAlias = Callable[[Sequence[Place]], Awaitable[None]]
+Acknowledge: TypeAlias = Callable[[Sequence[MessagePosition]], Awaitable[None]]
 """Acknowledges messages of one partition, and returns when the broker has answered."""
 
 logger = logging.getLogger("pulsar_txn.client.consumer")

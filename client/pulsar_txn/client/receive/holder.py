@@ -11,7 +11,7 @@ from pulsar_txn.client.receive.message import Message, bits_of, runs
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.reception import Reception
 from pulsar_txn.client.state.owners import Hold, State, bit_of, indexes
-from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import Position
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Holder(Generic[T]):
     def _held(self, messages: Sequence[Message[T]]) -> list[Message[T]]:
         held: list[Message[T]] = []
         for run in runs(messages):
-            part = self._reception.parts.of_message(run[0])
+            part = self._reception.partitions.of_message(run[0])
             if part is None:
                 continue
             free = part.hold(self._holds.setdefault(part, Hold(State.HELD, self)), run, bits_of(run))
@@ -53,14 +53,13 @@ class Holder(Generic[T]):
                     held.append(message)
         return held
 
-    def join(self, messages: Sequence[Message[T]], unit: Enlisting) -> Joined:
+    def join(self, messages: Sequence[Message[T]], unit: Unit) -> Joined:
         """Let them join a unit.
 
         When it aborts before it has acknowledged anything, they are held again. Raises as its `join`.
         """
         joined = self._reception.inputs.of(unit)
         unit.join(self._reception.core, joined)
-        joined.keeps = True
         joined.add(messages, self._holds)
         return joined
 
@@ -68,13 +67,15 @@ class Holder(Generic[T]):
         """Have these delivered again, to whoever gets them; on Exclusive and Failover before all others."""
         for part, entries in self._reception.acknowledger.entries(messages).items():
             part.machine.leave_units({position: bits for position, (bits, _, _) in entries.items()})
-            part.deliver_again(entries, [message for message in messages if self._reception.parts.of_message(message) is part])
+            part.deliver_again(
+                entries, [message for message in messages if self._reception.partitions.of_message(message) is part]
+            )
             if self._reception.options.consumer_type.is_single:
                 part.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
 
     def expect(self, messages: Sequence[Message[T]], lost: Callable[[list[Key]], None]) -> None:
         """After an abort these come again: ask for them until they do. `lost` is called, later, with those that do not."""
-        of = self._reception.parts.of_message
+        of = self._reception.partitions.of_message
         left = [key_of(message) for message in messages if of(message) is None]
         if left:
             self._reception.core.runtime.call_later(0, lost, left)

@@ -49,6 +49,10 @@ class Inbox(Generic[T]):
         """Units take messages by key from now on."""
         self.keys = keys
 
+    def comes_from(self, sources: int, only: Source | None) -> None:
+        """Note the number of partitions that messages come from, and the only one that there ever was, if it is one."""
+        self.sources, self.only = sources, only
+
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[Message[T]]) -> None:
@@ -181,6 +185,15 @@ class Inbox(Generic[T]):
             if taken:
                 self.queue = deque(message for message in self.queue if not matches(message))
         return taken
+
+    def sort_matching(self, matches: Callable[[Message[T]], bool], order: Callable[[Message[T]], Any]) -> None:
+        """Put those that match in order, in their places in the queue."""
+        with self.guard:
+            those = [message for message in self.queue if matches(message)]
+            ordered = sorted(those, key=order)
+            if ordered != those:
+                following = iter(ordered)
+                self.queue = deque(next(following) if matches(message) else message for message in self.queue)
 
     def has(self, enough: int) -> bool:
         """True if so many are there, and no call on the loop waits for them."""

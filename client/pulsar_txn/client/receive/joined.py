@@ -12,16 +12,16 @@ from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message, runs
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
-from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.receive.partitions import Partitions
 from pulsar_txn.client.state.acknowledgements import Share
 from pulsar_txn.client.state.owners import Hold, bit_of
-from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.unit import Unit
 
 
 class Joined:
     """Input of one transaction from one consumer; the transaction calls `acknowledge` and `bring_back`."""
 
-    def __init__(self, txn: Enlisting, parts: Parts, keys: KeyOrder | None) -> None:
+    def __init__(self, txn: Unit, partitions: Partitions, keys: KeyOrder | None) -> None:
         self.is_acknowledging = False
         """True once the commit has begun."""
         self.keeps = False
@@ -31,7 +31,7 @@ class Joined:
         self.size = 0
         """The number of messages that joined."""
         self._txn = weakref.ref(txn)  # a transaction that nobody has any more is to be collected
-        self._parts = parts
+        self._partitions = partitions
         self._keys = keys
         self._shares: dict[PartitionConsumer, Share] = {}
 
@@ -42,9 +42,10 @@ class Joined:
         txn = self._txn()
         if txn is None:
             return []  # nobody asks for them any more
+        self.keeps = keepers is not None
         added: list[Message[Any]] = []
         for run in runs(messages):
-            part = self._parts.of_message(run[0])
+            part = self._partitions.of_message(run[0])
             if part is None:
                 continue  # its topic was left, so nobody can acknowledge it
             share = self._shares.get(part)
@@ -65,7 +66,7 @@ class Joined:
         txn = self._txn()
         if txn is not None:
             for part, share in self._shares.items():
-                if share.held.entries and part not in self._parts:
+                if share.held.entries and part not in self._partitions:
                     raise ConnectionLost(
                         f"{part.topic} is not received from any more, so no transaction can acknowledge its messages",
                         hint="run the unit again, without its messages",
@@ -91,14 +92,14 @@ class Joined:
 class Inputs:
     """Inputs of open transactions from one consumer."""
 
-    def __init__(self, parts: Parts, inbox: Inbox[Any]) -> None:
-        self._parts = parts
+    def __init__(self, partitions: Partitions, inbox: Inbox[Any]) -> None:
+        self._partitions = partitions
         self._inbox = inbox
-        self._of: WeakKeyDictionary[Enlisting, Joined] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Unit, Joined] = WeakKeyDictionary()
 
-    def of(self, txn: Enlisting) -> Joined:
+    def of(self, txn: Unit) -> Joined:
         """The input of a transaction."""
         joined = self._of.get(txn)
         if joined is None:
-            joined = self._of[txn] = Joined(txn, self._parts, self._inbox.keys)
+            joined = self._of[txn] = Joined(txn, self._partitions, self._inbox.keys)
         return joined

@@ -18,14 +18,13 @@ import asyncio
 import functools
 import itertools
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.message import Entry, Message
 from pulsar_txn.client.state.redelivery import FIRST_PAUSE, NOBODY, TIMES
-from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import Position, TxnAction
 
 if TYPE_CHECKING:
@@ -64,12 +63,12 @@ class KeyOrder:
         self._inbox = inbox
         self._runtime = runtime
         self._taken: dict[Key, _Taken] = {}
-        self._of: weakref.WeakKeyDictionary[Enlisting, set[Key]] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[Unit, set[Key]] = weakref.WeakKeyDictionary()
         self._waiters: list[asyncio.Future[None]] = []
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    def _free(self, unit: Enlisting) -> Iterator[Message[Any]]:
+    def _free(self, unit: Unit) -> Iterator[Message[Any]]:
         """Messages that are queued and that this unit may have."""
         taken, mine = self._taken, self._of.get(unit)
         for message in self._inbox.queue:
@@ -78,7 +77,7 @@ class KeyOrder:
             if found is None or (mine is not None and found.unit is mine):
                 yield message
 
-    async def wait(self, unit: Enlisting, messages: int, deadline: float | None) -> bool:
+    async def wait(self, unit: Unit, messages: int, deadline: float | None) -> bool:
         """Until the unit may have so many; False when the time is over before. Raises the failure. Safe to cancel."""
         inbox, loop = self._inbox, asyncio.get_running_loop()
         while (there := len(self._first_free(unit, messages))) < messages:
@@ -95,7 +94,7 @@ class KeyOrder:
                 return False
         return True
 
-    def _first_free(self, unit: Enlisting, most: int) -> list[Message[Any]]:
+    def _first_free(self, unit: Unit, most: int) -> list[Message[Any]]:
         with self._inbox.guard:
             return list(itertools.islice(self._free(unit), most))
 
@@ -106,14 +105,14 @@ class KeyOrder:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def take(self, unit: Enlisting, max_messages: int, *, whole: bool) -> list[Message[Any]]:
+    def take(self, unit: Unit, max_messages: int, *, whole: bool) -> list[Message[Any]]:
         """As `Inbox.take` or `Inbox.take_whole`, of what this unit may have."""
         if not self._taken:
             return self._inbox.take_whole(max_messages) if whole else self._inbox.take(max_messages)
         with self._inbox.guard:
             return self._inbox.take_these(self._first_free(unit, max_messages + 1), max_messages, whole=whole)
 
-    def given(self, unit: Enlisting, messages: Iterable[Message[Any]]) -> None:
+    def given(self, unit: Unit, messages: Iterable[Message[Any]]) -> None:
         """These have joined the unit."""
         keys = self._of.get(unit)
         if keys is None:
@@ -138,7 +137,7 @@ class KeyOrder:
             if key is not None:
                 self._gone(key, [spot_of(message)])
 
-    def come_again(self, unit: Enlisting, seconds_left: float | None) -> None:
+    def come_again(self, unit: Unit, seconds_left: float | None) -> None:
         """The unit cannot commit any more: what it has comes again, and comes first."""
         keys = self._of.get(unit, set())
         waited = {key: taken for key in keys if (taken := self._taken.get(key)) is not None and taken.unit is keys}
@@ -157,7 +156,7 @@ class KeyOrder:
                     self._gone(key, [spot_of(message)])
         self.wake()
 
-    def _ended(self, whose: weakref.ref[Enlisting], outcome: TxnAction | None) -> None:
+    def _ended(self, whose: weakref.ref[Unit], outcome: TxnAction | None) -> None:
         unit = whose()
         if unit is None:
             return
@@ -229,13 +228,7 @@ class KeyOrder:
         self.wake()
 
     def _sort(self, key: Key) -> None:
-        with self._inbox.guard:
-            queue = self._inbox.queue
-            those = [message for message in queue if key_of(message) == key]
-            ordered = sorted(those, key=spot_of)
-            if ordered != those:
-                following = iter(ordered)
-                self._inbox.queue = deque(next(following) if key_of(message) == key else message for message in queue)
+        self._inbox.sort_matching(lambda message: key_of(message) == key, spot_of)
 
 
 def _take_permit(taken: _Taken, entry: Entry) -> None:

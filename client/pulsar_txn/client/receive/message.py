@@ -7,13 +7,16 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from pulsar_txn.client.errors import SchemaMismatch
+from google.protobuf.message import DecodeError
+
+from pulsar_txn.client._validation import refused
+from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema.base import EncodedPair, PairSchema, Schema, TextPair
 from pulsar_txn.client.schema.crypto import EncryptionContext, encryption_context
 from pulsar_txn.client.state.owners import bit_of
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
-from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
+from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId, signed64, unsigned64
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.writer_schemas import WriterSchemas
@@ -47,7 +50,7 @@ class Source(Protocol):
         """The program gets so many messages of the queue, this one last."""
         ...
 
-    def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
+    def taken_in_thread(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...
 
@@ -74,6 +77,9 @@ class Entry:
         metadata: pb.MessageMetadata,
         batch_size: int,
         redelivery_count: int,
+        broker: pb.BrokerEntryMetadata | None = None,
+        *,
+        undecrypted: bool = False,
     ) -> None:
         self.consumer = consumer
         self.position = position
@@ -82,13 +88,26 @@ class Entry:
         self.redelivery_count = redelivery_count
         self.delivery = (-1, 0)
         """The generation of `owners` in which it came, and the bits that were live."""
-        self.undecrypted = False
-        self.broker: pb.BrokerEntryMetadata | None = None
+        self.undecrypted = undecrypted
+        self.broker = broker
+
+    def admitted(self, delivery: tuple[int, int]) -> None:
+        """Note the delivery in which its messages are queued."""
+        self.delivery = delivery
 
     def once_more(self) -> Entry:
         """The same, for messages that are handed out again here: one delivery more."""
-        more = Entry(self.consumer, self.position, self.metadata, self.batch_size, self.redelivery_count + 1)
-        more.delivery, more.undecrypted, more.broker = self.delivery, self.undecrypted, self.broker
+        redeliveries = self.redelivery_count + 1
+        more = Entry(
+            self.consumer,
+            self.position,
+            self.metadata,
+            self.batch_size,
+            redeliveries,
+            self.broker,
+            undecrypted=self.undecrypted,
+        )
+        more.delivery = self.delivery
         return more
 
 
@@ -275,3 +294,29 @@ def bits_of(messages: Sequence[Message[Any]]) -> int:
     for message in messages:
         bits |= bit_of(message.index)
     return bits
+
+
+def serialize_message_id(message_id: MessageId) -> bytes:
+    """The id as bytes, for a store or a program in another language."""
+    data = pb.MessageIdData(ledgerId=unsigned64(message_id.ledger_id), entryId=unsigned64(message_id.entry_id))
+    if message_id.partition >= 0:
+        data.partition = message_id.partition
+    if message_id.batch_index >= 0:
+        data.batch_index = message_id.batch_index
+    if message_id.batch_size > 0:
+        data.batch_size = message_id.batch_size
+    return data.SerializeToString()
+
+
+def deserialize_message_id(data: bytes) -> MessageId:
+    """The id of such bytes. InvalidConfiguration, a ValueError, for anything else."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise refused("data", data, "the bytes of a message id")
+    try:
+        parsed = pb.MessageIdData.FromString(bytes(data))
+    except DecodeError as error:
+        raise InvalidConfiguration(f"these bytes are no message id: {error}") from error
+    if not (parsed.HasField("ledgerId") and parsed.HasField("entryId")):
+        raise InvalidConfiguration("these bytes are no message id: ledger and entry are missing")
+    place = (signed64(parsed.ledgerId), signed64(parsed.entryId))
+    return MessageId(*place, parsed.partition, parsed.batch_index, parsed.batch_size)

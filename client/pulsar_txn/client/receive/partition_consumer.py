@@ -59,10 +59,10 @@ from pulsar_txn.client.state import effects as do
 from pulsar_txn.client.state.acknowledgements import Request, Share
 from pulsar_txn.client.state.delivery import ACKS_PER_FRAME, DeliveryMachine, DeliveryOptions, Start
 from pulsar_txn.client.state.effects import Timer
-from pulsar_txn.client.state.owners import Delivery, Hold, Owners, Place, State
+from pulsar_txn.client.state.owners import Delivery, Hold, MessagePosition, Owners, State
 from pulsar_txn.client.state.redelivery import Bits
 from pulsar_txn.client.state.rewinds import Turn
-from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
@@ -79,7 +79,7 @@ MAX_OVERRUN: Final = 10_000
 
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-_SHARES: Final[WeakKeyDictionary[Enlisting, list[tuple[str, str, Owners, Share]]]] = WeakKeyDictionary()
+_SHARES: Final[WeakKeyDictionary[Unit, list[tuple[str, str, Owners, Share]]]] = WeakKeyDictionary()
 """Acknowledgements of each open transaction in every partition: topic, subscription, the table of a consumer. See `Units`."""
 
 
@@ -123,11 +123,11 @@ class _Answer:
 class _Asked:
     """One acknowledgement in a transaction, while it is carried out."""
 
-    __slots__ = ("answer", "is_finished", "places", "request", "share", "txn")
+    __slots__ = ("answer", "is_finished", "positions", "request", "share", "txn")
 
-    def __init__(self, request: Request, places: Sequence[Place], share: Share, txn: Enlisting) -> None:
+    def __init__(self, request: Request, positions: Sequence[MessagePosition], share: Share, txn: Unit) -> None:
         self.request = request
-        self.places = places
+        self.positions = positions
         self.share = share
         self.txn = txn
         self.answer: asyncio.Future[Any] | None = None
@@ -146,7 +146,7 @@ class PartitionConsumer:
         self.reached_end = False
         self.last: Message[Any] | None = None
         """Message that was handed out last."""
-        self.taken_beside = 0
+        self.taken_in_threads = 0
         """Messages that threads of the blocking client have taken, and whose permits nobody has given back yet."""
         self.inbox = common.inbox
         self.channel = Channel(
@@ -173,15 +173,15 @@ class PartitionConsumer:
         """Done when the subscription was moved."""
         self._moved_by_us = False
         self._warned_of_beyond = False
-        self._shares: WeakKeyDictionary[Enlisting, Share] = WeakKeyDictionary()
-        self._acknowledging: WeakSet[Enlisting] = WeakSet()
+        self._shares: WeakKeyDictionary[Unit, Share] = WeakKeyDictionary()
+        self._acknowledging: WeakSet[Unit] = WeakSet()
         """Transactions whose end is told here, because something was acknowledged in them."""
         self._decryptor = Decryptor(options.crypto_keys)
         self._held: deque[hot.Message] = deque()
         self.pairs: PairSchema | None = self.schema if isinstance(self.schema, PairSchema) else None
         self.writers: WriterSchemas[Any] | None = None
         if isinstance(self.schema, WrittenSchema):
-            self.writers = WriterSchemas(core, topic, self.schema, self.channel.connected, self._queue)
+            self.writers = WriterSchemas(self.channel, self.schema, self._queue)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class PartitionConsumer:
         with self.inbox.guard:
             self.machine.subscribes_again(None if self.last is None else self.last.message_id)
             self._perform()
-            self.taken_beside = 0
+            self.taken_in_threads = 0
         moved, self._moved_by_us = self._moved_by_us, False
         connection.add_consumer(self.id, self)
         subscribed = False
@@ -348,7 +348,7 @@ class PartitionConsumer:
             self._perform()
             turn = self.machine.turn(position, live, count, now)
         if turn is Turn.NOW:
-            self._unpack(frame, metadata, payload, Entry(self, position, metadata, batch_size, redelivery_count), broker, live)
+            self._unpack(frame, metadata, payload, Entry(self, position, metadata, batch_size, redelivery_count, broker), live)
         if self._effects:
             self._perform()
 
@@ -358,7 +358,6 @@ class PartitionConsumer:
         metadata: pb.MessageMetadata,
         payload: bytes | memoryview,
         entry: Entry,
-        broker: pb.BrokerEntryMetadata | None,
         live: int,
     ) -> None:
         """Decrypt, put together, decompress and split an entry whose turn it is."""
@@ -379,7 +378,6 @@ class PartitionConsumer:
         if rows is None:
             self.machine.give_permits_back(min(count, self._options.receiver_queue_size))
             return
-        entry.broker = broker
         if self.writers is None or not self.writers.holds(entry, rows, live):
             self._queue(entry, rows, live)
 
@@ -456,8 +454,7 @@ class PartitionConsumer:
             self._discard(entry.position, pb.CommandAck.DecryptionError, count, error)
             return
         if action is CryptoFailureAction.CONSUME:
-            whole = Entry(self, entry.position, entry.metadata, 0, entry.redelivery_count)
-            whole.undecrypted = True
+            whole = Entry(self, entry.position, entry.metadata, 0, entry.redelivery_count, undecrypted=True)
             self.machine.give_permits_back(count - 1)
             self._queue(whole, [single_row(entry.metadata, bytes(payload))], 1)
             return
@@ -468,7 +465,8 @@ class PartitionConsumer:
     def _queue(self, entry: Entry, rows: Sequence[Any], live: int) -> None:
         """Queue the messages of an entry that nobody here has."""
         size = entry.batch_size
-        entry.delivery, live = self.machine.admit(entry.position, size, live)
+        delivery, live = self.machine.admit(entry.position, size, live)
+        entry.admitted(delivery)
         if not size:
             messages: list[Message[Any]] = [Message(entry, -1, rows[0])] if live else []
         elif live == (1 << size) - 1:
@@ -504,8 +502,8 @@ class PartitionConsumer:
         """An entry that cannot be read: tell the broker why, and go on."""
         logger.error("entry %s %s cannot be read and was discarded: %s", self.topic, position, error)
         if self.channel.connection is not None:
-            place = {"ledgerId": position[0], "entryId": position[1]}
-            self.channel.say("ack", ack_type=0, message_id=[place], validation_error=reason)
+            named = {"ledgerId": position[0], "entryId": position[1]}
+            self.channel.say("ack", ack_type=0, message_id=[named], validation_error=reason)
         self.machine.discarded(position)
         self.give_permits_back(count)
 
@@ -545,8 +543,8 @@ class PartitionConsumer:
             case do.AskForAll(epoch):
                 self.channel.say("redeliverUnacknowledgedMessages", **({} if epoch is None else {"consumer_epoch": epoch}))
             case do.AskFor(positions):
-                places = [{"ledgerId": each[0], "entryId": each[1]} for each in positions]
-                self.channel.say("redeliverUnacknowledgedMessages", message_ids=places)
+                ids = [{"ledgerId": each[0], "entryId": each[1]} for each in positions]
+                self.channel.say("redeliverUnacknowledgedMessages", message_ids=ids)
 
     def _send_acks(self, connection: Connection, individual: Sequence[AckId], cumulative: Sequence[AckId]) -> None:
         if cumulative:
@@ -595,12 +593,12 @@ class PartitionConsumer:
         if self._effects:
             self._perform()
 
-    def took_beside(self, message: Message[Any], post: Post) -> None:
+    def taken_in_thread(self, message: Message[Any], post: Post) -> None:
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         self.last = message
-        self.taken_beside += 1
+        self.taken_in_threads += 1
         enough = self.machine.flow_of
-        if self.taken_beside == enough or (self._options.receiver_queue_bytes and self.taken_beside > enough):
+        if self.taken_in_threads == enough or (self._options.receiver_queue_bytes and self.taken_in_threads > enough):
             post(self.flush_permits)
 
     def give_permits_back(self, count: int) -> None:
@@ -612,9 +610,9 @@ class PartitionConsumer:
     def flush_permits(self) -> None:
         """Send the permits that wait; at once, so that the broker goes on while the program works on what it took."""
         taken = 0
-        if self.taken_beside:
+        if self.taken_in_threads:
             with self.inbox.guard:
-                taken, self.taken_beside = self.taken_beside, 0
+                taken, self.taken_in_threads = self.taken_in_threads, 0
         self.machine.flush_permits(taken)
         if self._effects:
             self._perform()
@@ -650,9 +648,9 @@ class PartitionConsumer:
         self._perform()
         return tenure
 
-    def keep_back_until(self, place: tuple[Position, int]) -> None:
+    def keep_back_until(self, at: tuple[Position, int]) -> None:
         """Hand nothing out before this comes again."""
-        self.machine.redelivery.keep_back_until(place)
+        self.machine.redelivery.keep_back_until(at)
         self._perform()
 
     def expect(self, entries: Mapping[Position, Bits], missing: Callable[[Mapping[Position, int]], None]) -> None:
@@ -660,35 +658,37 @@ class PartitionConsumer:
         self.machine.redelivery.expect(entries, missing)
         self._perform()
 
-    def negatively_acknowledge(self, place: Place, delivery: Delivery, message: Message[Any] | None, seconds: float) -> None:
+    def negatively_acknowledge(
+        self, at: MessagePosition, delivery: Delivery, message: Message[Any] | None, seconds: float
+    ) -> None:
         """Have a message again later; see `DeliveryMachine.negatively_acknowledge`."""
-        self.machine.negatively_acknowledge(place, delivery, message, seconds, self._monotonic())
+        self.machine.negatively_acknowledge(at, delivery, message, seconds, self._monotonic())
         self._perform()
 
     # --- acknowledging outside of transactions ------------------------------------------------------------------------
 
-    def acknowledge_soon(self, places: Sequence[Place]) -> None:
+    def acknowledge_soon(self, positions: Sequence[MessagePosition]) -> None:
         """Acknowledge these with the next group."""
-        self.machine.acknowledge(places)
+        self.machine.acknowledge(positions)
         if self._effects:
             self._perform()
 
-    def acknowledge_up_to_soon(self, place: Place) -> None:
+    def acknowledge_up_to_soon(self, at: MessagePosition) -> None:
         """Acknowledge everything up to this with the next group."""
-        self.machine.acknowledge_up_to(place)
+        self.machine.acknowledge_up_to(at)
         if self._effects:
             self._perform()
 
-    async def acknowledge_answered(self, places: Sequence[Place], *, cumulative: bool) -> None:
+    async def acknowledge_answered(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
         """Acknowledge now and wait for ACK_RESPONSE. What is refused comes again when its time is over.
 
         Sent again when the consumer was closed, or its connection lost, before the answer came.
         """
         await self.channel.connected("acknowledge")
-        ids, up_to = self.machine.acknowledge_now(places, cumulative=cumulative)
+        ids, up_to = self.machine.acknowledge_now(positions, cumulative=cumulative)
         self._perform()
         await self.channel.until_answered("acknowledge", lambda each: self.channel.ask_ack(each, ids, cumulative=up_to))
-        self.machine.acknowledged(places, cumulative=cumulative)
+        self.machine.acknowledged(positions, cumulative=cumulative)
 
     # --- what joins a transaction -------------------------------------------------------------------------------------
 
@@ -697,7 +697,7 @@ class PartitionConsumer:
         entry = run[0].entry
         return self.machine.hold(hold, entry.position, bits, entry.batch_size, entry.delivery)
 
-    def share(self, txn: Enlisting) -> Share:
+    def share(self, txn: Unit) -> Share:
         """Return the share of a transaction in this partition."""
         share = self._shares.get(txn)
         if share is None:
@@ -710,12 +710,12 @@ class PartitionConsumer:
         indexed = {message.index: message for message in run}
         return self.machine.units.join(share, entry.position, entry.batch_size, entry.delivery, indexed, keeper)
 
-    def acknowledge_rest(self, share: Share, txn: Enlisting) -> None:
-        """The commit begins: acknowledge what joined and is not acknowledged yet. Raises as `Enlisting.enlist_ack`."""
+    def acknowledge_rest(self, share: Share, txn: Unit) -> None:
+        """The commit begins: acknowledge what joined and is not acknowledged yet. Raises as `Unit.enlist_ack`."""
         portions = self.machine.units.rest(share)
-        for places in portions:
+        for positions in portions:
             with contextlib.suppress(TransactionConflict):  # the transaction knows
-                asked, work = self._begin(places, txn, share, cumulative=False, rest=len(portions) == 1)
+                asked, work = self._begin(positions, txn, share, cumulative=False, rest=len(portions) == 1)
                 task = self.channel.core.spawn(_quietly(work))
                 task.add_done_callback(functools.partial(self._never_begun, asked))
 
@@ -729,37 +729,37 @@ class PartitionConsumer:
 
     # --- acknowledging in a transaction -------------------------------------------------------------------------------
 
-    async def acknowledge_in(self, txn: Enlisting, places: Sequence[Place], *, cumulative: bool) -> None:
-        """Acknowledge in a transaction. Raises TransactionConflict, and as `Enlisting.enlist_ack`."""
-        if cumulative and self.machine.chunks.holds_before(places[-1][0]):
+    async def acknowledge_in(self, txn: Unit, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
+        """Acknowledge in a transaction. Raises TransactionConflict, and as `Unit.enlist_ack`."""
+        if cumulative and self.machine.chunks.holds_before(positions[-1][0]):
             raise InvalidConfiguration(
                 "a message in chunks that is not complete yet would be acknowledged along", hint="acknowledge a list"
             )
         share = self.share(txn)
         if not cumulative:
-            places = self.machine.units.not_done(share, places)
-        if places:
-            _, work = self._begin(places, txn, share, cumulative=cumulative)
+            positions = self.machine.units.not_done(share, positions)
+        if positions:
+            _, work = self._begin(positions, txn, share, cumulative=cumulative)
             await work
 
     def _begin(
-        self, places: Sequence[Place], txn: Enlisting, share: Share, *, cumulative: bool, rest: bool = False
+        self, positions: Sequence[MessagePosition], txn: Unit, share: Share, *, cumulative: bool, rest: bool = False
     ) -> tuple[_Asked, Coroutine[Any, Any, None]]:
         """Start an acknowledgement: what is returned has to be awaited. `rest`: all that joined and is not acknowledged yet."""
         channel, units = self.channel, self.machine.units
-        _, index, size = places[-1]
+        _, index, size = positions[-1]
         if cumulative and 0 <= index < size - 1:
             channel.core.defect_warnings.on_cumulative_in_batch(channel.server_version, channel.topic, channel.subscription)
-        registered = txn.enlist_ack(channel.core, channel.target, channel.subscription, len(places), cumulative=cumulative)
+        registered = txn.enlist_ack(channel.core, channel.target, channel.subscription, len(positions), cumulative=cumulative)
         try:
             if cumulative:
-                request = units.claim_up_to(share, places[-1])
+                request = units.claim_up_to(share, positions[-1])
             elif rest:
                 request = units.claim_rest(share, self._others(txn))
             else:
-                request = units.claim(share, places, self._others(txn))
+                request = units.claim(share, positions, self._others(txn))
         except BaseException as error:
-            txn.ack_finished(channel.target, channel.subscription, len(places), error)
+            txn.ack_finished(channel.target, channel.subscription, len(positions), error)
             raise
         if txn not in self._acknowledging:
             self._acknowledging.add(txn)
@@ -767,10 +767,10 @@ class PartitionConsumer:
             # Whoever attached to a transaction may leave its end to others, and is not told of it then.
             weakref.finalize(txn, self.owners.abandon, share.requests).atexit = False
             _SHARES.setdefault(txn, []).append((channel.target, channel.subscription, self.owners, share))
-        asked = _Asked(request, places, share, txn)
+        asked = _Asked(request, positions, share, txn)
         return asked, self._carry_out(asked, registered)
 
-    def _others(self, txn: Enlisting) -> list[tuple[Owners, Share]]:
+    def _others(self, txn: Unit) -> list[tuple[Owners, Share]]:
         """The shares of a transaction in other consumers of this subscription."""
         here = (self.channel.target, self.channel.subscription)
         return [
@@ -804,12 +804,12 @@ class PartitionConsumer:
         if asked.request.state is not State.TAKEN:
             self.machine.units.refused(asked.request, asked.share, self._monotonic())
             self._perform()
-        asked.txn.ack_finished(self.channel.target, self.channel.subscription, len(asked.places), error)
+        asked.txn.ack_finished(self.channel.target, self.channel.subscription, len(asked.positions), error)
 
     async def _ask_until_answered(self, asked: _Asked, txn_id: TxnId) -> None:
         """Send it, and again when the connection was lost before the answer came. If cancelled, the request goes on."""
         channel, txn, cumulative = self.channel, asked.txn, asked.request.up_to is not None
-        ids = self.machine.asks(asked.request, asked.places)
+        ids = self.machine.asks(asked.request, asked.positions)
         self._perform()
         key = channel.next_ack_key()
         end = self._monotonic() + channel.core.settings.operation_timeout
@@ -842,7 +842,7 @@ class PartitionConsumer:
                 return
 
     def _taken(self, asked: _Asked) -> None:
-        self.machine.answered(asked.request, asked.places, asked.share)
+        self.machine.answered(asked.request, asked.positions, asked.share)
 
     async def _ask_one_by_one(self, asked: _Asked, ids: Sequence[AckId], txn_id: TxnId) -> None:
         """After a conflict about some of these: take what can be had into the transaction, for its abort to bring back.

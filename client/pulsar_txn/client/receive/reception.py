@@ -27,11 +27,10 @@ from pulsar_txn.client.receive.key_order import KeyOrder
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
-from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.receive.partitions import Partitions
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.txn.ambient import NOT_SAID
-from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.transaction import AsyncTransaction, joined_unit
+from pulsar_txn.client.txn.transaction import NOT_SAID, AsyncTransaction, joined_unit
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ class Reception(Generic[T]):
         outside: Closable,
         pattern: TopicPattern | None,
         partitioned: Mapping[TopicName, int],
-        beside: Iterable[str],
+        extra_topics: Iterable[str],
     ) -> None:
         self.core = core
         self._loop = asyncio.get_running_loop()
@@ -79,20 +78,20 @@ class Reception(Generic[T]):
             consumer_name=self.consumer_name,
             schema=schema,
             letters=self.letters,
-            failed=lambda part, error: self.parts.failed(part, error),
+            failed=lambda part, error: self.partitions.failed(part, error),
         )
-        self.parts = Parts(
+        self.partitions = Partitions(
             core,
             self.inbox,
-            lambda topic, partition, each: PartitionConsumer(common, topic, partition, each),
+            common,
             options,
             topics,
             pattern=pattern,
             partitioned=partitioned,
-            beside=beside,
+            extra_topics=extra_topics,
         )
-        self.acknowledger = Acknowledger(self.parts, self.inbox, options, self.letters, self.chain)
-        self.inputs = Inputs(self.parts, self.inbox)
+        self.acknowledger = Acknowledger(self.partitions, self.inbox, options, self.letters, self.chain)
+        self.inputs = Inputs(self.partitions, self.inbox)
         self._id = core.next_resource_id()
         self._outside = outside
         self._closing: asyncio.Task[None] | None = None
@@ -104,17 +103,17 @@ class Reception(Generic[T]):
         if thread_id() != self._thread or not self._loop.is_running():  # a third of the cost of `check_here`
             self.core.check_here()
         if self.is_closed:
-            raise AlreadyClosed(f"the consumer of {self.parts.topic} is closed")
+            raise AlreadyClosed(f"the consumer of {self.partitions.topic} is closed")
 
     async def start(self) -> None:
         """Subscribe everywhere; when one fails, or this is cancelled, all are closed and the error is raised."""
         try:
-            await self.parts.start()
+            await self.partitions.start()
         except BaseException:
             await self.close()
             raise
         self.core.register(self._id, self._outside)
-        self.parts.follow()
+        self.partitions.follow()
 
     async def close(self) -> None:
         """See `AsyncConsumer.close`."""
@@ -122,22 +121,22 @@ class Reception(Generic[T]):
         if self.is_closed:
             return
         self.is_closed = True
-        for part in self.parts:
+        for part in self.partitions:
             part.stop()
-        self.inbox.close(AlreadyClosed(f"the consumer of {self.parts.topic} is closed"))
-        self.parts.stop_following()
+        self.inbox.close(AlreadyClosed(f"the consumer of {self.partitions.topic} is closed"))
+        self.partitions.stop_following()
         self.core.unregister(self._id)
         self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)  # which goes on when this is cancelled
 
     async def _close(self) -> None:
-        await self.parts.close()
+        await self.partitions.close()
         if self.letters is not None:
             await self.letters.close()
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
-    def unit(self, txn: AsyncTransaction | None) -> Enlisting | None:
+    def unit(self, txn: AsyncTransaction | None) -> Unit | None:
         """The transaction that was given; where `txn=` was left out, the one around the running code.
 
         Readers and table views only keep their place with what they receive, which is nobody's unit of work.
@@ -149,7 +148,7 @@ class Reception(Generic[T]):
     @property
     def operation(self) -> str:
         """See `enlist.Caller`."""
-        return f"an acknowledgement on {self.parts.topic}"
+        return f"an acknowledgement on {self.partitions.topic}"
 
     def deadline(self, timeout: float | timedelta | None, what: str) -> float | None:
         """The time at which the wait is over, on the runtime's clock; None for never."""
@@ -158,10 +157,10 @@ class Reception(Generic[T]):
         seconds = number_of_seconds(timeout, what)
         return None if seconds == math.inf else self.core.runtime.monotonic() + seconds
 
-    async def wait(self, messages: int, deadline: float | None, unit: Enlisting | None = None) -> bool:
+    async def wait(self, messages: int, deadline: float | None, unit: Unit | None = None) -> bool:
         """Until so many are queued, which the unit may have; False when the time is over before."""
         self.core.check_here()
-        for part in self.parts:
+        for part in self.partitions:
             part.flush_permits()
         if unit is None or self.inbox.keys is None:
             return await self.inbox.wait(messages, deadline)
@@ -174,10 +173,10 @@ class Reception(Generic[T]):
             return 1
         most = self.options.receiver_queue_size
         if self.options.receiver_queue_bytes:
-            most = max(1, sum(part.machine.room for part in self.parts))
+            most = max(1, sum(part.machine.room for part in self.partitions))
         return min(max_messages, most)
 
-    async def ready(self, max_messages: int, max_wait: float | timedelta | None, unit: Enlisting | None = None) -> None:
+    async def ready(self, max_messages: int, max_wait: float | timedelta | None, unit: Unit | None = None) -> None:
         """Wait as `receive_many` does, for what the unit may have."""
         enough = self.enough(max_messages, max_wait)
         if max_messages < 1:
@@ -186,10 +185,10 @@ class Reception(Generic[T]):
             self.inbox.check()
             await self.wait(enough, self.deadline(max_wait, "max_wait"), unit)
 
-    def take(self, max_messages: int, unit: Enlisting | None, *, whole: bool = False) -> list[Message[T]]:
+    def take(self, max_messages: int, unit: Unit | None, *, whole: bool = False) -> list[Message[T]]:
         """Up to so many of those that are queued; they join the unit, if there is one. `whole`: entries as a whole.
 
-        Second copies of what somebody here has already are left out. Raises as `Enlisting.join`, and takes nothing then.
+        Second copies of what somebody here has already are left out. Raises as `Unit.join`, and takes nothing then.
         """
         joined = None
         if unit is not None:
@@ -235,7 +234,7 @@ class Reception(Generic[T]):
         """Threads take messages as well from now on."""
         self.inbox.share()
 
-    def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
+    def take_in_thread(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
         """Take what is queued, without asking the loop for it.
 
         None where the loop has to be asked: fewer than `enough` are there, or others wait for them. `post` has a function
@@ -249,11 +248,11 @@ class Reception(Generic[T]):
                 return None
             taken = inbox.take(max_messages)
             for message in taken:
-                message.entry.consumer.took_beside(message, post)
+                message.entry.consumer.taken_in_thread(message, post)
         return taken
 
-    def take_one_beside(self, post: Post) -> Message[T] | None:
-        """As `take_beside`, a single one."""
+    def take_one_in_thread(self, post: Post) -> Message[T] | None:
+        """As `take_in_thread`, a single one."""
         inbox = self.inbox
         if self.is_observed or self.is_closed or not inbox.has(1):
             return None
@@ -261,7 +260,7 @@ class Reception(Generic[T]):
             if not inbox.queue:
                 return None
             message = inbox.take_one()
-            message.entry.consumer.took_beside(message, post)
+            message.entry.consumer.taken_in_thread(message, post)
         return message
 
     def may_acknowledge_soon(self, message: Message[Any]) -> bool:

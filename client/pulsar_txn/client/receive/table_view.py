@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
@@ -23,6 +23,9 @@ T = TypeVar("T")
 Action: TypeAlias = Callable[[str, T | None], object]
 """`action(key, value)`, or a coroutine function."""
 
+ReadValues: TypeAlias = Callable[[list[Message[Any]]], Awaitable[list[Any]]]
+"""Calls `values_of`, where schemas of the program may run."""
+
 _POLL: Final = 0.2
 """Seconds after which the end of the topic is looked up again while catching up."""
 
@@ -35,9 +38,9 @@ class AsyncTableView(Generic[T]):
     for it, until a newer one can be read, and it is logged.
     """
 
-    def __init__(self, core: Core, reader: AsyncReader[T], caught_up: asyncio.Future[None]) -> None:
+    def __init__(self, core: Core, reader: AsyncReader[T], caught_up: asyncio.Future[None], read_values: ReadValues) -> None:
         """`caught_up` is done when everything that the topic holds has been read."""
-        self._core = core
+        self._read_values = read_values
         self._reader = reader
         self._values: dict[str, T] = {}
         self._unreadable: dict[str, str] = {}
@@ -162,7 +165,7 @@ class AsyncTableView(Generic[T]):
             self._caught_up.set_exception(error)
 
     async def _take(self, messages: list[Message[T]]) -> None:
-        values = await self._core.ask(_values_of, messages)
+        values = await self._read_values(messages)
         listeners = list(self._listeners)  # those that come later see these messages in what is there
         self._apply(messages, values)
         for listener in listeners:
@@ -184,10 +187,13 @@ class AsyncTableView(Generic[T]):
         self._changed.set()
 
 
-async def open_table_view(core: Core, reader: AsyncReader[T]) -> AsyncTableView[T]:
-    """A view that has read everything that the topic holds. Raises what ends its reading."""
+async def open_table_view(core: Core, reader: AsyncReader[T], read_values: ReadValues | None = None) -> AsyncTableView[T]:
+    """A view that has read everything that the topic holds. Raises what ends its reading.
+
+    `read_values` calls `values_of` where schemas of the program may run; on the loop by default.
+    """
     caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    view = AsyncTableView(core, reader, caught_up)
+    view = AsyncTableView(core, reader, caught_up, read_values or _at_once)
     try:
         await asyncio.shield(caught_up)
     except BaseException:
@@ -226,8 +232,12 @@ class _Unreadable:
         self.why = why
 
 
-def _values_of(messages: list[Message[Any]]) -> list[Any]:
-    """The values of those with a key."""
+async def _at_once(messages: list[Message[Any]]) -> list[Any]:
+    return values_of(messages)
+
+
+def values_of(messages: list[Message[Any]]) -> list[Any]:
+    """The values of those with a key; a mark where one cannot be decoded."""
     return [None if message.key is None or message.is_tombstone else _value_of(message) for message in messages]
 
 

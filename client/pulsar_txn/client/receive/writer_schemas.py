@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client.errors import PulsarError, SchemaMismatch
-from pulsar_txn.client.net.connection import Connection
-from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.schema.base import Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.wire.ids import Position
@@ -29,23 +28,15 @@ Held: TypeAlias = "tuple[Entry, Sequence[Any], int]"
 
 
 class WriterSchemas(Generic[T]):
-    """The schema versions of one topic, for one of its consumers.
-
-    `connected(what)` waits for a connection; `release(entry, rows, live)` takes entries that may be handed out.
-    """
+    """The schema versions of one topic, for one of its consumers. `release(entry, rows, live)` takes what may be handed out."""
 
     def __init__(
-        self,
-        core: Core,
-        topic: str,
-        schema: WrittenSchema[T],
-        connected: Callable[[str], Awaitable[Connection]],
-        release: Callable[[Entry, Sequence[Any], int], None],
+        self, attachment: Attachment, schema: WrittenSchema[T], release: Callable[[Entry, Sequence[Any], int], None]
     ) -> None:
-        self._core = core
-        self._topic = topic
+        self._attachment = attachment
+        self._core = attachment.core
+        self._topic = attachment.topic
         self._schema = schema
-        self._connected = connected
         self._release = release
         self._known: dict[bytes, SchemaInfo | PulsarError] = {b"": SchemaInfo(0)}
         self._asked: set[bytes] = set()
@@ -101,7 +92,7 @@ class WriterSchemas(Generic[T]):
             self._release(*self._held.popleft())
 
     async def _ask(self, version: bytes) -> SchemaInfo:
-        connection = await self._connected("asking for a schema")
+        connection = await self._attachment.connected("asking for a schema")
         request_id = self._core.next_request_id()
         answer = await connection.request("getSchema", request_id, topic=self._topic, schema_version=version)
         return SchemaInfo.of(answer.schema)

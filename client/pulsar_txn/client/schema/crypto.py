@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import attrs
 
 from pulsar_txn.client.errors import CryptoError
+from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.schema.base import need
 from pulsar_txn.wire import pulsar_pb2 as pb
 
@@ -172,7 +173,7 @@ class _Ciphers:
 
 
 class Encryptor:
-    """A producer's side. `random_bytes(n)` must be fit for secrets; `monotonic()` is seconds.
+    """A producer's side.
 
     Raises CryptoError when a public key cannot be had; later such an error keeps the old data key in use for a minute.
     """
@@ -181,21 +182,18 @@ class Encryptor:
         self,
         names: Sequence[str],
         keys: CryptoKeys,
-        *,
-        random_bytes: Callable[[int], bytes],
-        monotonic: Callable[[], float],
+        runtime: Runtime,
     ) -> None:
         self._ciphers = _Ciphers()
         self._names = names
         self._keys = keys
-        self._random_bytes = random_bytes
-        self._monotonic = monotonic
+        self._runtime = runtime
         self._good_until = 0.0
         self._left = 0
         self._new_data_key()
 
     def _new_data_key(self) -> None:
-        data_key = self._random_bytes(DATA_KEY_BITS // 8)
+        data_key = self._runtime.secret(DATA_KEY_BITS // 8)
         wrapped = []
         for name in self._names:
             try:
@@ -207,15 +205,15 @@ class Encryptor:
             wrapped.append(pb.EncryptionKeys(key=name, value=value, metadata=pairs))
         self._wrapped = wrapped
         self._cipher = self._ciphers.aes(data_key)
-        self._good_until = self._monotonic() + DATA_KEY_SECONDS
+        self._good_until = self._runtime.monotonic() + DATA_KEY_SECONDS
         self._left = DATA_KEY_MESSAGES
 
     def seal(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         """The payload encrypted; `metadata` says how."""
-        if self._monotonic() >= self._good_until or not self._left:
+        if self._runtime.monotonic() >= self._good_until or not self._left:
             self._renew()
         self._left -= 1
-        nonce = self._random_bytes(_NONCE_BYTES)
+        nonce = self._runtime.secret(_NONCE_BYTES)
         metadata.encryption_keys.extend(self._wrapped)
         metadata.encryption_param = nonce
         return bytes(self._cipher.encrypt(nonce, payload, None))
@@ -227,7 +225,7 @@ class Encryptor:
             if not self._left:
                 raise
             logger.warning("a new data key could not be wrapped, the old one stays in use: %s", error)
-            self._good_until = self._monotonic() + RETRY_SECONDS
+            self._good_until = self._runtime.monotonic() + RETRY_SECONDS
 
 
 class Decryptor:

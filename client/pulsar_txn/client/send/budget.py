@@ -54,6 +54,10 @@ class Budget:
         self.bytes += size
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
+    def count_failed(self, messages: int) -> None:
+        """Count messages that failed."""
+        self.failed += messages
+
     def give_back(self, messages: int, size: int) -> None:
         """Messages have their receipt, or failed."""
         self.messages -= messages

@@ -31,7 +31,6 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TransactionAborted,
 )
-from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionOptions, TransactionState
@@ -47,6 +46,7 @@ from pulsar_txn.client.txn.check_groups import (
     data_of,
 )
 from pulsar_txn.client.txn.transaction import AsyncTransaction, unit_of
+from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 T = TypeVar("T")
@@ -149,9 +149,9 @@ class HalfTerms:
 class HalfMessageSender:
     """The phases of `send_in_transaction`, for both clients."""
 
-    def __init__(self, core: Core, topic: str, group: AsyncCheckGroup, terms: HalfTerms) -> None:
+    def __init__(self, transactions: Transactions, topic: str, group: AsyncCheckGroup, terms: HalfTerms) -> None:
         self.group = group
-        self._core = core
+        self._transactions = transactions
         self._topic = topic
         self.prepares = terms.prepare
         self._options = terms.options()
@@ -176,7 +176,7 @@ class HalfMessageSender:
     def begin(self, data: bytes) -> AsyncTransaction:
         """The transaction of one call; its first send opens it. Raises as `AsyncClient.begin_transaction`."""
         what = checked(self.group.name, data, self._after)
-        unit = self._core.new_transaction(attrs.evolve(self._options, checked=what))
+        unit = self._transactions.new(attrs.evolve(self._options, checked=what))
         unit.begin()
         return AsyncTransaction(unit)
 

@@ -26,7 +26,7 @@ from pulsar_txn.client._validation import (
     whole,
 )
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.net.runtime import Runtime, secret_bytes
+from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.schema.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
@@ -215,7 +215,7 @@ def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | Non
     """The encryption that the options ask for. CryptoError when a key cannot be used."""
     if options.crypto_keys is None:
         return None
-    return Encryptor(options.encryption_keys, options.crypto_keys, random_bytes=secret_bytes, monotonic=runtime.monotonic)
+    return Encryptor(options.encryption_keys, options.crypto_keys, runtime)
 
 
 def fields_of(options: ProducerOptions, schema: SchemaInfo | None, name: str, topic_epoch: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
+    InvalidConfiguration,
     MessageTooLarge,
     NotAllowedError,
     OperationTimeout,
@@ -32,15 +33,17 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.retries import Retries
 from pulsar_txn.client.net.timer import NearestTimer
 from pulsar_txn.client.schema.base import SchemaInfo
+from pulsar_txn.client.schema.crypto import Encryptor
 from pulsar_txn.client.send import batching
-from pulsar_txn.client.send.batching import Alone, EncodedBatch, SendTicket
+from pulsar_txn.client.send.batching import Alone, EncodedBatch, EntryFactory, SendTicket
 from pulsar_txn.client.send.budget import Budget
 from pulsar_txn.client.send.options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
-from pulsar_txn.client.send.sealing import Sealer
-from pulsar_txn.client.state.outgoing import Batch, Effect, Group, Outgoing, Row, Todo, Unit, Way
-from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.wire.frames import command
+from pulsar_txn.client.state.outgoing import Batch, Effect, Group, Outgoing, Row, Todo, UnitSends, Way, row_payload
+from pulsar_txn.client.txn.unit import Unit
+from pulsar_txn.wire import hot
+from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE, command
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
+from pulsar_txn.wire.lone import LoneSends
 
 logger: Final = logging.getLogger("pulsar_txn.client.producer")
 
@@ -48,6 +51,94 @@ _WRITE: Final = Way.WRITE
 _WRITE_NOW: Final = Way.WRITE_NOW
 _TURN: Final = Todo.TURN
 _new_tuple: Final[Callable[..., Any]] = tuple.__new__
+
+
+ENTRY_OVERHEAD: Final = 10_000
+"""Bytes that metadata may add to a message of the largest size."""
+
+LONE_BYTES: Final = 32 * 1024
+"""A payload up to this size is copied after its command, so that one buffer leaves; for a larger one that costs more."""
+
+
+class Sealer:
+    """Encoder of one producer's batches, which have their sequence ids already."""
+
+    def __init__(self, producer_id: int, options: ProducerOptions, encryptor: Encryptor | None) -> None:
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self._producer_id = producer_id
+        self._options = options
+        self._encryptor = encryptor
+        self._entries = EntryFactory(options.producer_name or "", int(options.compression), b"", encryptor)
+        self._lone: LoneSends | None = None
+        self._lone_bytes = 0
+
+    def opened(self, producer_name: str, schema_version: bytes, max_message_size: int) -> None:
+        """Take over what the broker said when it made the producer."""
+        options = self._options
+        self._entries = EntryFactory(producer_name, int(options.compression), schema_version, self._encryptor)
+        self.max_message_size = max_message_size
+        if not (options.compression or options.chunking or self._encryptor):
+            self._lone = LoneSends(self._producer_id, producer_name, schema_version)
+            self._lone_bytes = min(max_message_size, LONE_BYTES)
+
+    def lone(self, batch: Batch, wall_ms: int) -> bytes | None:
+        """The SEND of one message that is nothing but its payload; None for others."""
+        rows, lone = batch.rows, self._lone
+        if lone is None or len(rows) != 1 or batch.alone is not None:
+            return None
+        payload = rows[0]
+        if not isinstance(payload, bytes) or len(payload) > self._lone_bytes:
+            return None
+        unit = batch.group.unit
+        return lone.encode(batch.sequence_id, wall_ms, payload, None if unit is None else unit.txn_id)
+
+    def sends(self, batch: Batch, wall_ms: int) -> list[list[bytes]]:
+        """The buffers of one SEND, or of those of all chunks of a large message.
+
+        Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded.
+        """
+        try:
+            if (frame := self.lone(batch, wall_ms)) is not None:
+                return [[frame]]
+            unit = batch.group.unit
+            txn_id = None if unit is None else unit.txn_id
+            entries = self._entries_of(batch, txn_id, wall_ms)
+            return [self._send(batch, txn_id, entry, is_chunk=len(entries) > 1) for entry in entries]
+        except PulsarError:
+            raise
+        except Exception as error:
+            text = f"a message cannot be encoded: {error!r}"
+            raise InvalidConfiguration(text, hint="every message of its batch fails with it") from error
+
+    def _send(self, batch: Batch, txn_id: TxnId | None, entry: bytes, *, is_chunk: bool) -> list[bytes]:
+        return hot.encode_send(
+            self._producer_id,
+            batch.sequence_id,
+            batch.messages,
+            entry,
+            txn=txn_id,
+            highest_sequence_id=batch.highest if batch.highest != batch.sequence_id else None,
+            is_chunk=is_chunk,
+        )
+
+    def _entries_of(self, batch: Batch, txn_id: TxnId | None, wall_ms: int) -> list[bytes]:
+        options, rows = self._options, batch.rows
+        limit = min(options.chunk_max_bytes or self.max_message_size, self.max_message_size)
+        if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
+            return [self._entry(batch, txn_id, wall_ms)]
+        return self._entries.chunks(rows[0], batch.sequence_id, wall_ms, txn_id, batch.alone, limit)
+
+    def _entry(self, batch: Batch, txn_id: TxnId | None, wall_ms: int) -> bytes:
+        rows, first, last = batch.rows, batch.sequence_id, batch.highest
+        if batch.encoded is not None:
+            entry = self._entries.encoded(batch.encoded, first, last, wall_ms, txn_id)
+        elif len(rows) == 1:
+            entry = self._entries.single(rows[0], first, wall_ms, txn_id, batch.alone)
+        else:
+            entry = self._entries.batch(rows, first, last, wall_ms, txn_id, batch.group.name)
+        if len(entry) > self.max_message_size + ENTRY_OVERHEAD:
+            raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self.max_message_size}", hint="split the message")
+        return entry
 
 
 class PartitionProducer:
@@ -80,8 +171,8 @@ class PartitionProducer:
         self._epoch = 0
         self._connection: Connection | None = None
         self._sealer = Sealer(self.id, options, encryptor_for(options, core.runtime))
-        self._units: WeakKeyDictionary[Enlisting, Unit] = WeakKeyDictionary()
-        self._registering: set[Unit] = set()
+        self._units: WeakKeyDictionary[Unit, UnitSends] = WeakKeyDictionary()
+        self._registering: set[UnitSends] = set()
         self._timer = NearestTimer(core.runtime, self._on_due)
         self._loop = asyncio.get_running_loop()
         self._attachment = Attachment(core, topic, self)
@@ -226,9 +317,7 @@ class PartitionProducer:
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
-    def add(
-        self, message: Row, txn: Enlisting | None, alone: Alone | None = None, future: SendTicket | None = None
-    ) -> SendTicket:
+    def add(self, message: Row, txn: Unit | None, alone: Alone | None = None, future: SendTicket | None = None) -> SendTicket:
         """Queue one message, with its future if that is there already.
 
         Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued. A failure (except for being
@@ -287,7 +376,7 @@ class PartitionProducer:
             self._perform()
         return future
 
-    def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
+    def add_encoded(self, batch: EncodedBatch, txn: Unit | None) -> SendTicket:
         """Queue a batch built elsewhere, after what was queued before in the same transaction (or in none)."""
         machine = self._machine
         if machine.failure is not None:
@@ -321,12 +410,12 @@ class PartitionProducer:
         self._perform()
         return future
 
-    def _unit(self, txn: Enlisting) -> Unit:
-        unit = self._units[txn] = Unit()  # which does not hold it: what the program drops is collected
+    def _unit(self, txn: Unit) -> UnitSends:
+        unit = self._units[txn] = UnitSends()  # which does not hold it: what the program drops is collected
         txn.when_ended(functools.partial(self._on_ended, unit))
         return unit
 
-    def _on_ended(self, unit: Unit, _outcome: TxnAction | None) -> None:
+    def _on_ended(self, unit: UnitSends, _outcome: TxnAction | None) -> None:
         """A transaction has ended, or can no longer be used; its sends are answered before a commit."""
         error = TransactionAborted("the transaction was over before the message could leave", txn_id=unit.txn_id)
         self._machine.over(unit, error)
@@ -349,7 +438,7 @@ class PartitionProducer:
             self._registering.add(unit)
             registered.add_done_callback(functools.partial(self._on_registered, unit))
 
-    def _on_registered(self, unit: Unit, registered: asyncio.Future[TxnId]) -> None:
+    def _on_registered(self, unit: UnitSends, registered: asyncio.Future[TxnId]) -> None:
         self._registering.discard(unit)
         error = AlreadyClosed("the transaction was given up") if registered.cancelled() else registered.exception()
         if error is not None:
@@ -358,7 +447,7 @@ class PartitionProducer:
             self._machine.registered(unit, registered.result())
         self._perform()
 
-    def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
+    def _refused(self, error: PulsarError, messages: int, txn: Unit | None) -> PulsarError:
         """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""
         if txn is not None and not isinstance(error, AlreadyClosed):
             txn.enlist_send(self._core, self._target, messages, 0, self)
@@ -451,9 +540,7 @@ class PartitionProducer:
         elif kind is Effect.AT:
             self._timer.set(effect[1])
         elif kind is Effect.COUNT:
-            counter = effect[1].txn.sends_to(self._target)
-            counter.started += effect[2]
-            counter.bytes += effect[3]
+            effect[1].txn.enlist_more(self._target, effect[2], effect[3])
         else:
             self._do_rarely(kind, *effect[1:])
 
@@ -481,7 +568,7 @@ class PartitionProducer:
                 future.set_exception(error)
                 if txn is not None:
                     future.exception()
-        self._budget.failed += messages
+        self._budget.count_failed(messages)
         self._budget.give_back(messages, batch.size)
         if txn is not None and messages:
             txn.send_finished(self._target, messages, error)
@@ -496,7 +583,7 @@ class PartitionProducer:
             if not future.done():
                 future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
 
-    async def _find_out(self, batch: Batch, txn: Enlisting, error: NotAllowedError) -> None:
+    async def _find_out(self, batch: Batch, txn: Unit, error: NotAllowedError) -> None:
         told: PulsarError = error
         try:
             told = await txn.why_refused(error)

@@ -3,40 +3,94 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import attrs
 
 from pulsar_txn.client._callables import marked, named_as_public
+from pulsar_txn.client._validation import refused, validate_text, validate_texts
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.resource_stats import ProducerStats
 from pulsar_txn.client.net.runtime import thread_id
 from pulsar_txn.client.schema.base import PairSchema, Schema
-from pulsar_txn.client.send import arguments as _send_arguments
-from pulsar_txn.client.send.batching import EncodedBatch, Row, SendTicket, row
+from pulsar_txn.client.send.batching import Alone, EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.send.budget import Budget, LimitedBudget
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.partitions import Partitions
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID
-from pulsar_txn.client.txn.enlist import Enlisting
-from pulsar_txn.client.txn.transaction import AsyncTransaction, joined_unit, noted
+from pulsar_txn.client.txn.transaction import AMBIENT, NOT_SAID, AsyncTransaction, joined_unit, noted
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
 
 
+_NO_OTHER_CLUSTER: Final = "__local__"
+"""Pulsar's word in `replicate_to` for a message that is not replicated."""
+
+_MAX_LONG: Final = 2**63 - 1
+_MAX_SECONDS: Final = 2**50
+
+
+def check_arguments(key: Any, ordering_key: Any, properties: Any, event_time_ms: Any, sequence_id: Any) -> None:
+    """InvalidConfiguration, naming the argument, when one of them cannot be sent."""
+    if key is not None:
+        validate_text("key", key)
+    if ordering_key is not None and not isinstance(ordering_key, bytes):
+        raise refused("ordering_key", ordering_key, "bytes", hint="encode it")
+    if properties is not None:
+        validate_texts("properties", properties)
+    if event_time_ms is not None:
+        _check_number("event_time_ms", event_time_ms)
+    if sequence_id is not None:
+        _check_number("sequence_id", sequence_id)
+
+
+def alone_for(
+    deliver_at: datetime | None, deliver_after: float | timedelta | None, replicate_to: Sequence[str] | None, now_ms: int
+) -> Alone:
+    """Return the reason for which a message shares no batch. Raises InvalidConfiguration, which names the argument."""
+    due = None
+    if deliver_at is not None or deliver_after is not None:
+        due = _deliver_at_ms(deliver_at, deliver_after, now_ms)
+    if replicate_to is None:
+        return Alone(due)
+    if isinstance(replicate_to, str | bytes) or not isinstance(replicate_to, Collection):
+        raise refused("replicate_to", replicate_to, "a sequence of names of clusters", hint="write ['eu'] for one")
+    for name in replicate_to:
+        validate_text("a cluster of replicate_to", name)
+    return Alone(due, tuple(replicate_to) or (_NO_OTHER_CLUSTER,))
+
+
+def _deliver_at_ms(deliver_at: datetime | None, deliver_after: float | timedelta | None, now_ms: int) -> int:
+    if deliver_at is not None:
+        if not isinstance(deliver_at, datetime):
+            raise refused("deliver_at", deliver_at, "a datetime", hint="deliver_after takes seconds")
+        if deliver_at.utcoffset() is None:
+            raise refused("deliver_at", deliver_at, "a datetime with a time zone", hint="datetime.now(UTC) has one")
+        return int(deliver_at.timestamp() * 1000)
+    seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after or 0.0
+    if not isinstance(seconds, int | float) or not abs(seconds) < _MAX_SECONDS:
+        raise refused("deliver_after", deliver_after, "seconds or a timedelta")
+    return now_ms + int(seconds * 1000)
+
+
+def _check_number(what: str, value: Any) -> None:
+    if not isinstance(value, int) or not 0 <= value <= _MAX_LONG:
+        raise refused(what, value, "a whole number, 0 or more, of at most 63 bits")
+
+
 @attrs.frozen
-class Beside:
+class EncodedSender:
     """Producer as the blocking client uses it, which has encoded the value in another thread."""
 
     core: Core
     topic: TopicName
-    send_payload: Callable[[bytes, Enlisting | None, SendTicket], None]
+    send_payload: Callable[[bytes, Unit | None, SendTicket], None]
     takes: Callable[[int, int, int], bool]
 
     @property
@@ -67,7 +121,7 @@ class AsyncProducer(Generic[T]):
         self._pairs = schema if isinstance(schema, PairSchema) else None
         self._block_if_full = options.block_if_full
         self._closed = False
-        self._beside = Beside(core, partitions.topic, self._send_payload, self._takes)
+        self._encoded_sender = EncodedSender(core, partitions.topic, self._send_payload, self._takes)
         self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -199,7 +253,7 @@ class AsyncProducer(Generic[T]):
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = joined_unit(txn, self._beside)
+        unit = joined_unit(txn, self._encoded_sender)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         steps: list[OutgoingMessage] = []
@@ -213,13 +267,13 @@ class AsyncProducer(Generic[T]):
             message: Row
             if value is None or self._pairs is not None:
                 payload, key, is_tombstone, is_base64 = self._parts(value, key)
-                _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
+                check_arguments(key, ordering_key, properties, event_time_ms, sequence_id)
                 rest = (properties, event_time_ms or 0, sequence_id, ordering_key, is_tombstone, is_base64)
                 message = (payload, key, *rest)
             else:
                 message = payload = self._encode(value)
                 if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
-                    _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
+                    check_arguments(key, ordering_key, properties, event_time_ms, sequence_id)
                     message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key)
             partitions = self._partitions
             target = partitions.only if partition is None else None
@@ -229,7 +283,7 @@ class AsyncProducer(Generic[T]):
                 future = target.add(message, unit)
             else:
                 now_ms = self._core.runtime.wall_ms()
-                future = target.add(message, unit, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
+                future = target.add(message, unit, alone_for(deliver_at, deliver_after, replicate_to, now_ms))
         except BaseException as error:
             self._not_sent(steps, error)
             raise
@@ -288,7 +342,7 @@ class AsyncProducer(Generic[T]):
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
-        unit = joined_unit(txn, self._beside)
+        unit = joined_unit(txn, self._encoded_sender)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         partitions = self._partitions
@@ -297,7 +351,7 @@ class AsyncProducer(Generic[T]):
             target = partitions.at(partitions.router(key, b"") if partition is None else partition)
         return target.add_encoded(batch, unit)
 
-    def _send_payload(self, payload: bytes, unit: Enlisting | None, future: SendTicket) -> None:
+    def _send_payload(self, payload: bytes, unit: Unit | None, future: SendTicket) -> None:
         """`send_nowait` of nothing but an encoded value, whose future is given.
 
         That may be one for threads as well, if it can no longer be cancelled: it has what is needed of a ticket here.
@@ -403,9 +457,9 @@ async def open_producer(
     return producer
 
 
-def beside_of(producer: AsyncProducer[Any]) -> Beside:
+def encoded_sender_of(producer: AsyncProducer[Any]) -> EncodedSender:
     """The producer as the blocking producer over it uses it."""
-    return producer._beside
+    return producer._encoded_sender
 
 
-__all__ = ["AsyncProducer", "Beside", "beside_of", "open_producer"]
+__all__ = ["AsyncProducer", "EncodedSender", "encoded_sender_of", "open_producer"]

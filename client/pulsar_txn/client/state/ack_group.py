@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pulsar_txn.client.state.owners import Place
+from pulsar_txn.client.state.owners import MessagePosition
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Position, full_ack_set
 
@@ -26,24 +26,24 @@ class AckGroup:
     """
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.positions: list[MessagePosition] = []
         """Waiting acknowledgements that are not merged yet."""
         self._individual: dict[Position, tuple[int | None, int]] = {}
         self._left: dict[Position, int] = {}
-        self._cumulative: Place | None = None
+        self._cumulative: MessagePosition | None = None
 
     def __len__(self) -> int:
-        return len(self.places) + len(self._individual) + (self._cumulative is not None)
+        return len(self.positions) + len(self._individual) + (self._cumulative is not None)
 
-    def add(self, places: Iterable[Place]) -> None:
+    def add(self, positions: Iterable[MessagePosition]) -> None:
         """Messages were acknowledged. The last index of an entry makes it an acknowledgement of the whole entry."""
-        self.places.extend(places)
+        self.positions.extend(positions)
 
     def _merge(self) -> None:
-        places, self.places = self.places, []
+        positions, self.positions = self.positions, []
         at: Position | None = None
         first = following = size = 0
-        for position, index, size_here in places:
+        for position, index, size_here in positions:
             if index == following and (position is at or position == at):
                 following += 1
                 continue
@@ -70,10 +70,10 @@ class AckGroup:
             self._left.pop(position, None)
             self._individual[position] = (None, size)
 
-    def add_cumulative(self, place: Place) -> None:
+    def add_cumulative(self, at: MessagePosition) -> None:
         """Everything up to and with this message was acknowledged."""
-        if self._cumulative is None or place[:2] > self._cumulative[:2]:
-            self._cumulative = place
+        if self._cumulative is None or at[:2] > self._cumulative[:2]:
+            self._cumulative = at
 
     def take(self) -> tuple[list[AckId], list[AckId]]:
         """Take what waits, as `(individual, cumulative)` ids for `wire.hot.encode_ack`; nothing waits afterwards."""
@@ -85,7 +85,7 @@ class AckGroup:
 
     def clear(self) -> None:
         """Forget everything: the subscription was moved."""
-        self.places = []
+        self.positions = []
         self._individual, self._cumulative = {}, None
         self._left.clear()
 
@@ -95,9 +95,9 @@ class AckGroup:
         self._left.clear()
 
 
-def cumulative_id(place: Place) -> AckId:
+def cumulative_id(at: MessagePosition) -> AckId:
     """The id of a cumulative acknowledgement: up to and with an index of a batch, or the whole entry."""
-    (ledger_id, entry_id), index, size = place
+    (ledger_id, entry_id), index, size = at
     if index < 0 or index >= size - 1:
         return (ledger_id, entry_id, None, size)
     return (ledger_id, entry_id, full_ack_set(size) & ~full_ack_set(index + 1), size)

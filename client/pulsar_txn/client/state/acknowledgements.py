@@ -22,7 +22,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pulsar_txn.client.errors import TransactionConflict
-from pulsar_txn.client.state.owners import Delivery, Hold, Owners, Place, State, bit_of, full, merged, places_of
+from pulsar_txn.client.state.owners import (
+    Delivery,
+    Hold,
+    MessagePosition,
+    Owners,
+    State,
+    bit_of,
+    full,
+    merged,
+    positions_of,
+)
 from pulsar_txn.client.state.redelivery import Copies, Redelivery
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import MessageId, Position, TxnAction, full_ack_set
@@ -49,8 +59,8 @@ class Request(Hold):
 
     __slots__ = ("ids", "is_released", "joined", "released")
 
-    def __init__(self, share: Share) -> None:
-        super().__init__(State.ASKED, share)
+    def __init__(self, share: Share, *, up_to: tuple[Position, int] | None = None) -> None:
+        super().__init__(State.ASKED, share, up_to=up_to)
         self.ids: Sequence[AckId] = ()
         """Positions as the request names them."""
         self.joined: dict[Position, int] = {}
@@ -59,6 +69,11 @@ class Request(Hold):
         """True if copies are welcome, because the transaction's end was unknown."""
         self.released: dict[Position, tuple[int, int, Delivery]] = {}
         """Messages of the request, kept when the transaction ended before its answer came."""
+
+    def named(self, ids: Sequence[AckId]) -> Sequence[AckId]:
+        """Keep the ids by which it leaves, and return them."""
+        self.ids = ids
+        return ids
 
 
 class Share:
@@ -76,6 +91,24 @@ class Share:
         self.is_over = False
         """True if the unit cannot commit any more."""
         self.has_aborted = False
+
+    def keep_copies(self, position: Position, delivery: Delivery, run: Mapping[int, Any]) -> None:
+        """Keep messages that have joined. Nothing is kept of an entry that has joined as a whole."""
+        if self.held.entries.get(position) == delivery[1]:
+            self.copies.pop(position, None)
+            return
+        self.copies.setdefault(position, {}).update(run)
+        if len(self.copies) > ENTRIES_WITH_COPIES:
+            del self.copies[next(iter(self.copies))]
+
+    def take_copies(self) -> Copies:
+        """The messages that were kept, which are not any more."""
+        copies, self.copies = self.copies, {}
+        return copies
+
+    def drop_copies(self, position: Position) -> None:
+        """Keep none of this entry: the broker knows better who has it."""
+        self.copies.pop(position, None)
 
 
 class Units:
@@ -109,11 +142,11 @@ class Units:
         kept = 0 if share.keeper is None else share.keeper.entries.get(position, 0) & bits
         bits = self._owners.has_free(position, bits) | kept
         if bits:
-            place = (position, (bits & -bits).bit_length() - 1 if size else -1)
-            share.first = place if share.first is None else min(place, share.first)
+            at = (position, (bits & -bits).bit_length() - 1 if size else -1)
+            share.first = at if share.first is None else min(at, share.first)
             self._owners.give(share.held, position, bits, size, delivery)
             if size > 1 and not self._keeps_order:
-                _keep_copies(share, position, delivery, run)
+                share.keep_copies(position, delivery, run)
         return bits
 
     def bring_back(self, share: Share, seconds_left: float | None, now: float, *, keep: bool) -> None:
@@ -122,7 +155,7 @@ class Units:
         `seconds_left` is how long its coordinator may wait before it aborts by itself.
         """
         share.is_over = True
-        copies, share.copies = share.copies, {}
+        copies = share.take_copies()
         if keep and share.keeper is not None:
             self._owners.give_all(share.held, share.keeper)
         elif share.requests and self._keeps_order and not share.has_aborted:
@@ -137,7 +170,7 @@ class Units:
     def _return_held(self, share: Share, copies: Copies, now: float) -> None:
         again = self._owners.known(share.held)
         if again:
-            self._redelivery.is_settled(places_of(again.items()))
+            self._redelivery.is_settled(positions_of(again.items()))
             for position, (bits, _, _) in again.items():
                 self._owners.leave(position, bits)
             self._redelivery.these(again, now, copies)
@@ -149,26 +182,26 @@ class Units:
 
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
-    def not_done(self, share: Share, places: Sequence[Place]) -> Sequence[Place]:
+    def not_done(self, share: Share, positions: Sequence[MessagePosition]) -> Sequence[MessagePosition]:
         """Those that have not joined the unit, or are not acknowledged in it yet."""
         if not share.requests:
-            return places
+            return positions
         return [
             (position, index, size)
-            for position, index, size in places
+            for position, index, size in positions
             if not any(each.joined.get(position, 0) & bit_of(index) for each in share.requests)
         ]
 
-    def rest(self, share: Share) -> list[list[Place]]:
+    def rest(self, share: Share) -> list[list[MessagePosition]]:
         """Places of what joined and is not acknowledged yet, in portions for a request."""
         known = list(self._owners.known(share.held).items())
         size = ENTRIES_PER_REQUEST
-        return [places_of(known[first : first + size]) for first in range(0, len(known), size)]
+        return [positions_of(known[first : first + size]) for first in range(0, len(known), size)]
 
-    def claim(self, share: Share, places: Sequence[Place], others: Sequence[tuple[Owners, Share]]) -> Request:
+    def claim(self, share: Share, positions: Sequence[MessagePosition], others: Sequence[tuple[Owners, Share]]) -> Request:
         """A unit acknowledges these. Raises TransactionConflict; then nothing has changed."""
-        named = merged(places)
-        if sum(bits.bit_count() for bits, _ in named.values()) != len(places):
+        named = merged(positions)
+        if sum(bits.bit_count() for bits, _ in named.values()) != len(positions):
             # Second copies, after a redelivery: a request would name the message once, and the work on it be done twice.
             raise TransactionConflict(f"an acknowledgement on {self._topic} has the same message twice")
         for position, (bits, size) in named.items():
@@ -194,13 +227,12 @@ class Units:
         share.requests.append(request)
         return request
 
-    def claim_up_to(self, share: Share, place: Place) -> Request:
+    def claim_up_to(self, share: Share, at: MessagePosition) -> Request:
         """A unit acknowledges everything up to a place. Raises TransactionConflict; then nothing has changed."""
-        if self._owners.held_up_to(place[:2], but=share):
-            raise TransactionConflict(f"another transaction that is still open has messages before {self._said(*place[:2])}")
-        request = Request(share)
-        request.up_to = place[:2]
-        request.joined = self._owners.give_held_up_to(place[:2], share.held, request)
+        if self._owners.held_up_to(at[:2], but=share):
+            raise TransactionConflict(f"another transaction that is still open has messages before {self._said(*at[:2])}")
+        request = Request(share, up_to=at[:2])
+        request.joined = self._owners.give_held_up_to(at[:2], share.held, request)
         self._owners.add_range(request)
         share.requests.append(request)
         return request
@@ -232,7 +264,7 @@ class Units:
         known = self._owners.known(request)
         joined, again = request.joined, {}
         for position, (bits, size, delivery) in known.items():
-            share.copies.pop(position, None)  # the broker knows better who has it
+            share.drop_copies(position)
             held = joined.get(position, 0) & bits
             if held and not share.is_over:
                 self._owners.give(share.held, position, held, size)
@@ -262,7 +294,7 @@ class Units:
                 dropped |= self._give_up(request, outcome)
             if dropped:
                 self._redelivery.these(dropped, now)
-        copies, share.copies = share.copies, {}
+        copies = share.take_copies()
         if outcome is not None:
             share.requests.clear()
         if outcome is not TxnAction.ABORT:
@@ -294,13 +326,3 @@ class Units:
         self._owners.release(request)
         # The abort may have overtaken the answer: nobody else knows that a copy of these was dropped here.
         return {} if self._keeps_order else {each: known[each] for each in request.copies if each in known}
-
-
-def _keep_copies(share: Share, position: Position, delivery: Delivery, run: Mapping[int, Any]) -> None:
-    """Keep messages that have joined. Nothing is kept of an entry that has joined as a whole."""
-    if share.held.entries.get(position) == delivery[1]:
-        share.copies.pop(position, None)
-        return
-    share.copies.setdefault(position, {}).update(run)
-    if len(share.copies) > ENTRIES_WITH_COPIES:
-        del share.copies[next(iter(share.copies))]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from pulsar_txn.client.state.effects import Effects, Log
-from pulsar_txn.client.state.owners import Place
+from pulsar_txn.client.state.owners import MessagePosition
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import Position
 
@@ -238,9 +238,9 @@ class ChunkedMessages:
         behind = self._behind
         return [each for position in positions for each in (*behind.get(position, ()), position)]
 
-    def places(self, places: Iterable[Place]) -> list[Place]:
+    def positions(self, positions: Iterable[MessagePosition]) -> list[MessagePosition]:
         """The same for places."""
-        return [each for place in places for each in (*((earlier, -1, 0) for earlier in self._behind.get(place[0], ())), place)]
+        return [each for at in positions for each in (*((earlier, -1, 0) for earlier in self._behind.get(at[0], ())), at)]
 
     def _log(self, level: Literal["warning", "error"], text: str, *values: object) -> None:
         self._effects.append(Log(level, text, values))

@@ -45,7 +45,7 @@ from pulsar_txn.client.state.ack_group import AckGroup, cumulative_id, named_ids
 from pulsar_txn.client.state.acknowledgements import Request, Share, Units
 from pulsar_txn.client.state.chunks import ChunkedMessages
 from pulsar_txn.client.state.effects import Effects, SendAcks, SendPermits, SetTimer, StopTimer, Timer
-from pulsar_txn.client.state.owners import UNKNOWN, Delivery, Hold, Owners, Place, bit_of, merged
+from pulsar_txn.client.state.owners import UNKNOWN, Delivery, Hold, MessagePosition, Owners, bit_of, merged
 from pulsar_txn.client.state.permits import Permits
 from pulsar_txn.client.state.redelivery import Redelivery
 from pulsar_txn.client.state.rewinds import Turn
@@ -124,7 +124,7 @@ class DeliveryMachine:
             self.chunks,
             keeps_order=order,
             is_durable=options.is_durable,
-            is_active=not options.is_failover,
+            is_failover=options.is_failover,
         )
         self.units = Units(self.owners, self.redelivery, partition, topic, keeps_order=order)
         self.start = options.start
@@ -168,16 +168,14 @@ class DeliveryMachine:
 
     def opened(self) -> None:
         """The broker knows the consumer."""
-        self.redelivery.is_connected = True
+        self.redelivery.opened()
         self._permits_back = self._kept_back
         self.effects.append(SendPermits(self.room))
         self.flush_acks()
 
     def lost(self) -> None:
         """The broker does not know the consumer any more, or nobody knows whether it does."""
-        self.redelivery.is_connected = False
-        if self._options.is_failover:
-            self.redelivery.is_active = False
+        self.redelivery.lost()
 
     def active_change(self, *, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE."""
@@ -185,7 +183,6 @@ class DeliveryMachine:
 
     def close(self) -> None:
         """Nothing is delivered here any more."""
-        self.redelivery.is_connected = False
         self.redelivery.close()
 
     def expire(self, timer: object, now: float, *, has_queued: bool) -> None:
@@ -228,21 +225,17 @@ class DeliveryMachine:
                 if not redelivery.rewinds.has_past(position, live):
                     redelivery.drop_queued()
                     return Turn.REWOUND
-            return self.turn(position, live, count, now)
+            turn = redelivery.came(position, live, count, now)
+            if turn is Turn.PAST:
+                self.give_permits_back(count)
+            return turn
         return Turn.NOW
 
     def turn(self, position: Position, live: int, count: int, now: float) -> Turn:
         """Is it the turn of an entry, or is something missing before it?"""
-        redelivery = self.redelivery
-        turn = redelivery.rewinds.came(position, live, now) if redelivery.keeps_account else Turn.NOW
-        if turn is Turn.LATER:
-            redelivery.keep_back(count)
-        elif turn is Turn.PAST:
+        turn = self.redelivery.came(position, live, count, now)
+        if turn is Turn.PAST:
             self.give_permits_back(count)
-        else:
-            redelivery.last_position = position
-            if self.chunks.unsettled.owed:
-                self.chunks.unsettled.came(position)
         return turn
 
     def chunk(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview, now: float) -> bytes | None:
@@ -314,7 +307,7 @@ class DeliveryMachine:
 
     def waited(self) -> None:
         """Entries that waited come now: the position of the first of them is no rewind."""
-        self.redelivery.last_position = None
+        self.redelivery.expect_any()
 
     def discarded(self, position: Position) -> None:
         """An entry cannot be read, and the broker is told."""
@@ -360,62 +353,62 @@ class DeliveryMachine:
 
     # --- acknowledging ------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, places: Sequence[Place]) -> None:
+    def acknowledge(self, positions: Sequence[MessagePosition]) -> None:
         """Acknowledge these with the next group, outside of units: the broker is told soon, and nobody waits."""
-        self._settle(places, cumulative=False)
-        self.group.add(self.chunks.places(places) if self.chunks.remembers_any else places)
+        self._settle(positions, cumulative=False)
+        self.group.add(self.chunks.positions(positions) if self.chunks.remembers_any else positions)
         self._collect()
 
-    def acknowledge_up_to(self, place: Place) -> None:
+    def acknowledge_up_to(self, at: MessagePosition) -> None:
         """Acknowledge everything up to this with the next group.
 
         If an incomplete message before it would be lost by that, only the message itself is acknowledged.
         """
-        if self.chunks.holds_before(place[0]):
-            self.acknowledge([place])
+        if self.chunks.holds_before(at[0]):
+            self.acknowledge([at])
             return
-        self._settle([place], cumulative=True)
-        self.group.add_cumulative(place)
+        self._settle([at], cumulative=True)
+        self.group.add_cumulative(at)
         self._collect()
 
-    def acknowledge_now(self, places: Sequence[Place], *, cumulative: bool) -> tuple[list[AckId], bool]:
+    def acknowledge_now(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> tuple[list[AckId], bool]:
         """Acknowledge these and all that was collected: the ids that are to be answered, and whether they are cumulative."""
-        self._note_settled(places, cumulative=cumulative)
-        if cumulative and not self.chunks.holds_before(places[-1][0]):
-            for place in places:
-                self.group.add_cumulative(place)
+        self._note_settled(positions, cumulative=cumulative)
+        if cumulative and not self.chunks.holds_before(positions[-1][0]):
+            for at in positions:
+                self.group.add_cumulative(at)
             individual, up_to = self.redelivery.take_acks()
             if individual:
                 self.effects.append(SendAcks(individual, []))
             return list(up_to), True
-        self.group.add(self.chunks.places(places) if self.chunks.remembers_any else places)
+        self.group.add(self.chunks.positions(positions) if self.chunks.remembers_any else positions)
         individual, up_to = self.redelivery.take_acks()
         if up_to:
             self.effects.append(SendAcks([], up_to))
         return list(individual), False
 
-    def acknowledged(self, places: Sequence[Place], *, cumulative: bool) -> None:
+    def acknowledged(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
         """The broker has answered an acknowledgement."""
-        self.redelivery.is_settled(places, cumulative=cumulative)
+        self.redelivery.is_settled(positions, cumulative=cumulative)
 
-    def _settle(self, places: Sequence[Place], *, cumulative: bool) -> None:
+    def _settle(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
         """The program acknowledges these: they are not late, and need not come again."""
-        self.redelivery.is_settled(places, cumulative=cumulative)
-        self._note_settled(places, cumulative=cumulative)
+        self.redelivery.is_settled(positions, cumulative=cumulative)
+        self._note_settled(positions, cumulative=cumulative)
 
-    def _note_settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
+    def _note_settled(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
         if self.owners:
-            self.owners.settle_outside(places)
+            self.owners.settle_outside(positions)
             if cumulative:
-                self.owners.settle_up_to(places[-1][:2])
+                self.owners.settle_up_to(positions[-1][:2])
             if self.owners.arrived:
                 self.redelivery.stop_waiting()
-        self.redelivery.rewinds.settled(places, cumulative=cumulative)
-        self.redelivery.settled(places, cumulative=cumulative)
+        self.redelivery.rewinds.settled(positions, cumulative=cumulative)
+        self.redelivery.settled(positions, cumulative=cumulative)
 
     def _collect(self) -> None:
         delay = self._options.ack_group_delay
-        if len(self.group.places) >= ACKS_PER_FRAME or not delay:
+        if len(self.group.positions) >= ACKS_PER_FRAME or not delay:
             self.redelivery.flush_acks()
         elif not self._acks_are_timed:
             self._acks_are_timed = True
@@ -427,19 +420,21 @@ class DeliveryMachine:
 
     # --- having messages again ----------------------------------------------------------------------------------------
 
-    def negatively_acknowledge(self, place: Place, delivery: Delivery, message: Any | None, seconds: float, now: float) -> None:
+    def negatively_acknowledge(
+        self, at: MessagePosition, delivery: Delivery, message: Any | None, seconds: float, now: float
+    ) -> None:
         """Have a message again in `seconds`; it leaves its unit. `message` is None where only its id is known.
 
         Raises TransactionStateError for one that is acknowledged in an open transaction.
         """
-        position, index, size = place
+        position, index, size = at
         if self.owners.acknowledged_in(position, index) is not None:
             raise TransactionStateError(
                 "the message is acknowledged in a transaction that is still open",
                 hint="abort the transaction, its messages come again by themselves",
             )
         wanted = self.owners.leave(position, bit_of(index))
-        self.redelivery.is_settled([place])
+        self.redelivery.is_settled([at])
         copies: dict[int, Any] = {}
         if message is not None and size > 1:  # somebody may have others of its entry by the time that it comes again
             wanted, copies = bit_of(index), {index: message}
@@ -459,20 +454,20 @@ class DeliveryMachine:
             self.owners.give(hold, position, free, size, delivery)
         return free
 
-    def asks(self, request: Request, places: Sequence[Place]) -> Sequence[AckId]:
+    def asks(self, request: Request, positions: Sequence[MessagePosition]) -> Sequence[AckId]:
         """An acknowledgement in a transaction leaves; how it names its messages."""
         cumulative = request.up_to is not None
-        self.redelivery.settled(places, cumulative=cumulative)
+        self.redelivery.settled(positions, cumulative=cumulative)
         if self.chunks.remembers_any and not cumulative:
-            places = self.chunks.places(places)
-        request.ids = [cumulative_id(places[-1])] if cumulative else named_ids(merged(places))
+            positions = self.chunks.positions(positions)
+        ids = request.named([cumulative_id(positions[-1])] if cumulative else named_ids(merged(positions)))
         rewinds = self.redelivery.rewinds
-        (rewinds.acknowledged_up_to if cumulative else rewinds.acknowledged)(request.ids, is_pending=True)
-        return request.ids
+        (rewinds.acknowledged_up_to if cumulative else rewinds.acknowledged)(ids, is_pending=True)
+        return ids
 
-    def answered(self, request: Request, places: Sequence[Place], share: Share) -> None:
+    def answered(self, request: Request, positions: Sequence[MessagePosition], share: Share) -> None:
         """The broker has taken an acknowledgement in a transaction."""
-        self.redelivery.is_settled(places, cumulative=request.up_to is not None)
+        self.redelivery.is_settled(positions, cumulative=request.up_to is not None)
         self.units.answered(request, share)
 
     def ended(self, share: Share, outcome: TxnAction | None, now: float) -> None:
@@ -509,7 +504,7 @@ class DeliveryMachine:
     def sought(self) -> None:
         """SEEK was answered."""
         self.is_seeking = False
-        self.redelivery.last_position = None
+        self.redelivery.expect_any()
 
     def _wanted(self, position: Position, batch_size: int) -> int:
         """The messages of an entry that are not before the start, as bits; what is skipped for good is acknowledged once.

@@ -255,7 +255,7 @@ def row_payload(row: Row) -> bytes:
     return row[0] if isinstance(row, tuple) else row
 
 
-class Unit:
+class UnitSends:
     """One transaction, as the messages of one partition see it.
 
     `txn_id` is None until the partition is registered. `over` is why nothing of it may leave any more. `given` has the sequence
@@ -328,6 +328,18 @@ class Batch:
         self.deadline = math.inf
         self.watches: tuple[Watch, ...] = ()
 
+    def watch(self, token: Any) -> None:
+        """Have `token` told of the end."""
+        self.watches += (Watch(token),)
+
+    def part(self, cut: slice) -> Batch:
+        """Some of the messages, as a batch that has not left; whoever waits for this one waits for it as well."""
+        rows = self.rows[cut]
+        size = sum(len(row_payload(each)) for each in rows)
+        part = Batch(self.group, _COMPLETE, rows, self.futures[cut], len(rows), size)
+        part.watches = self.watches
+        return part
+
 
 class Group:
     """Messages of one fate: of one transaction or of none, and with batches by key of one key (`name`) of these.
@@ -338,7 +350,7 @@ class Group:
 
     __slots__ = ("batch", "counted", "counted_size", "due", "full", "in_flight", "key", "name", "txn", "unit")
 
-    def __init__(self, key: object, unit: Unit | None, name: str | bytes | None, txn: Any = None) -> None:
+    def __init__(self, key: object, unit: UnitSends | None, name: str | bytes | None, txn: Any = None) -> None:
         self.key = key
         self.unit = unit
         self.txn = txn
@@ -447,7 +459,7 @@ class Outgoing:
             self._number(batch)
         return batch
 
-    def check(self, row: Row, unit: Unit | None) -> None:
+    def check(self, row: Row, unit: UnitSends | None) -> None:
         """A message of more than its payload is about to be queued; what has to leave before it, leaves.
 
         NotAllowedError for a sequence id that another message of its transaction has: a broker that looks for repeats would
@@ -466,7 +478,7 @@ class Outgoing:
             if not all(each.waits for each in others):
                 self.flush()  # a broker that looks for duplicates drops what comes after a higher sequence id
 
-    def group(self, row: Row, unit: Unit | None, txn: Any = None) -> Group:
+    def group(self, row: Row, unit: UnitSends | None, txn: Any = None) -> Group:
         """The group of a message. `txn`: what the shell calls the transaction."""
         key: object = unit
         name: str | bytes | None = None
@@ -517,7 +529,7 @@ class Outgoing:
         group.due = now + self._delay
         self.effects.append((Effect.AT, group.due))
 
-    def group_of_encoded(self, unit: Unit | None, txn: Any = None) -> Group:
+    def group_of_encoded(self, unit: UnitSends | None, txn: Any = None) -> Group:
         """The group of a batch that was built elsewhere."""
         key: object = object() if self._keyed else unit
         return self._groups.get(key) or Group(key, unit, None, txn)
@@ -539,7 +551,7 @@ class Outgoing:
         ready = [each for each in self._groups.values() if (each.batch is not None or each.full) and not each.waits]
         self.effects += [(Effect.LEAVE, each) for each in ready]
 
-    def count(self, unit: Unit) -> None:
+    def count(self, unit: UnitSends) -> None:
         """The transaction wants to know all messages of its open batches."""
         for group in self._groups.values():
             if group.unit is unit:
@@ -547,19 +559,19 @@ class Outgoing:
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
-    def registered(self, unit: Unit, txn_id: TxnId) -> None:
+    def registered(self, unit: UnitSends, txn_id: TxnId) -> None:
         """The coordinator knows the partition: what waited for that leaves."""
         if unit.txn_id is None:
             unit.txn_id = txn_id
             self.effects += [(Effect.LEAVE, each) for each in self._groups.values() if each.unit is unit]
 
-    def unregistered(self, unit: Unit, error: BaseException) -> None:
+    def unregistered(self, unit: UnitSends, error: BaseException) -> None:
         """The coordinator refused the partition: what waited for it fails."""
         for group in [each for each in self._groups.values() if each.unit is unit]:
             for batch in self._given_up(group):
                 self._happens(Event.FAIL, batch, error)
 
-    def over(self, unit: Unit, error: PulsarError) -> None:
+    def over(self, unit: UnitSends, error: PulsarError) -> None:
         """The transaction has ended, or can no longer be used: nothing of it leaves any more. The last reason is told."""
         unit.over = error
 
@@ -733,7 +745,7 @@ class Outgoing:
 
     def watch(self, batch: Batch, token: Any) -> None:
         """`token` waits for the end of a batch: WATCHED says it."""
-        batch.watches += (Watch(token),)
+        batch.watch(token)
 
     def refuse(self, error: PulsarError) -> None:
         """Nothing is queued any more; what is queued goes on."""
@@ -818,15 +830,7 @@ class Outgoing:
     def _split_in_two(batch: Batch) -> tuple[Batch, Batch]:
         middle = len(batch.rows) // 2
         cuts: Iterable[slice] = (slice(middle), slice(middle, None))
-        first, second = (_part(batch, cut) for cut in cuts)
+        first, second = (batch.part(cut) for cut in cuts)
         for watch in batch.watches:
             watch.left += 1
         return first, second
-
-
-def _part(batch: Batch, cut: slice) -> Batch:
-    rows = batch.rows[cut]
-    size = sum(len(row_payload(each)) for each in rows)
-    part = Batch(batch.group, _COMPLETE, rows, batch.futures[cut], len(rows), size)
-    part.watches = batch.watches
-    return part

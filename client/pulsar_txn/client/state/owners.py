@@ -44,7 +44,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pulsar_txn.wire.ids import Position, full_ack_set
 
-Place: TypeAlias = tuple[Position, int, int]
+MessagePosition: TypeAlias = tuple[Position, int, int]
 """`(position, batch_index, batch_size)`; index -1 and size 0 are an entry that is one message."""
 
 LIMIT: Final = 100_000
@@ -260,14 +260,16 @@ class Hold:
 
     __slots__ = ("copies", "entries", "is_awaited", "state", "unit", "up_to")
 
-    def __init__(self, state: State, unit: object = None, *, is_awaited: bool = False) -> None:
+    def __init__(
+        self, state: State, unit: object = None, *, is_awaited: bool = False, up_to: tuple[Position, int] | None = None
+    ) -> None:
         self.state = state
         self.unit = unit
         self.is_awaited = is_awaited
         self.entries: dict[Position, int] = {}
         self.copies: list[Position] = []
         """Entries of which copies were dropped while the answer was on its way."""
-        self.up_to: tuple[Position, int] | None = None
+        self.up_to = up_to
         """The place up to which a cumulative acknowledgement goes."""
 
 
@@ -288,7 +290,7 @@ class Owners:
         self._ranges: list[Hold] = []
         self._abandoned: deque[Sequence[Hold]] = deque()
         self.arrived: list[Hold] = []
-        """Awaited holds of which nothing is wanted any more; who waits takes them out."""
+        """Awaited holds of which nothing is wanted any more."""
 
     def __bool__(self) -> bool:
         return bool(self._rows or self._ranges)
@@ -415,12 +417,12 @@ class Owners:
                 return position, _first_index(bits, size)
         return None
 
-    def held_up_to(self, place: tuple[Position, int], *, but: object = None) -> bool:
+    def held_up_to(self, at: tuple[Position, int], *, but: object = None) -> bool:
         """True if a unit other than `but` holds something up to this place."""
         return any(
-            hold.state is State.HELD and hold.unit is not but and bits & _bits_up_to(position, row[1], place)
+            hold.state is State.HELD and hold.unit is not but and bits & _bits_up_to(position, row[1], at)
             for position, row in self._rows.items()
-            if position not in self._idle and position <= place[0]
+            if position not in self._idle and position <= at[0]
             for hold, bits in row[2]
         )
 
@@ -496,11 +498,11 @@ class Owners:
             self._assign(position, held, 0, None, UNKNOWN)
         return held
 
-    def give_held_up_to(self, place: tuple[Position, int], hold: Hold, to: Hold) -> dict[Position, int]:
+    def give_held_up_to(self, at: tuple[Position, int], hold: Hold, to: Hold) -> dict[Position, int]:
         """Give what an owner has up to a place to another one; its bits by entry."""
         given = {}
         for position, (bits, size, _) in self.known(hold).items():
-            given[position] = bits & _bits_up_to(position, size, place)
+            given[position] = bits & _bits_up_to(position, size, at)
             if given[position]:
                 self._assign(position, given[position], 0, to, UNKNOWN)
         return given
@@ -535,9 +537,9 @@ class Owners:
             if self.settled.entries.get(position) == full(row[1]):
                 self._forget(position)
 
-    def settle_outside(self, places: Iterable[Place]) -> None:
+    def settle_outside(self, positions: Iterable[MessagePosition]) -> None:
         """The program acknowledges these outside of units; only what the table knows is noted."""
-        for position, index, size in places:
+        for position, index, size in positions:
             row = self._rows.get(position)
             if row is not None:
                 bits = full(row[1]) if index < 0 else bit_of(index)
@@ -547,19 +549,19 @@ class Owners:
                 if bits:
                     self.settle(position, bits, size)
 
-    def settle_up_to(self, place: tuple[Position, int]) -> None:
+    def settle_up_to(self, at: tuple[Position, int]) -> None:
         """The program acknowledges everything up to this place outside of units."""
-        while self._idle and (oldest := next(iter(self._idle))) < place[0]:
+        while self._idle and (oldest := next(iter(self._idle))) < at[0]:
             self._forget(oldest)
 
-    def held_among(self, places: Iterable[Place]) -> Place | None:
+    def held_among(self, positions: Iterable[MessagePosition]) -> MessagePosition | None:
         """The first of these that a unit, or a loop, has."""
-        for place in places:
-            row = self._rows.get(place[0])
+        for at in positions:
+            row = self._rows.get(at[0])
             if row is not None:
-                bits = full(row[1]) if place[1] < 0 else bit_of(place[1])
+                bits = full(row[1]) if at[1] < 0 else bit_of(at[1])
                 if any(hold.state is State.HELD and hold_bits & bits for hold, hold_bits in row[2]):
-                    return place
+                    return at
         return None
 
     def settle_all(self, hold: Hold) -> None:
@@ -642,6 +644,11 @@ class Owners:
         if hold.is_awaited and not hold.entries:
             self.arrived.append(hold)
 
+    def take_arrived(self) -> list[Hold]:
+        """The awaited holds of which nothing is wanted any more, once each."""
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
     def _forget_row(self, position: Position) -> Row:
         self._idle.pop(position, None)
         return self._rows.pop(position)
@@ -660,11 +667,11 @@ def _covers(hold: Hold, position: Position, live: int, size: int) -> bool:
     return hold.up_to is not None and bool(live & _bits_up_to(position, size, hold.up_to))
 
 
-def _bits_up_to(position: Position, size: int, place: tuple[Position, int]) -> int:
+def _bits_up_to(position: Position, size: int, at: tuple[Position, int]) -> int:
     """The messages of an entry up to and with a place."""
-    if position != place[0] or place[1] < 0:
-        return full(size) if position <= place[0] else 0
-    return full_ack_set(place[1] + 1) & full(size)
+    if position != at[0] or at[1] < 0:
+        return full(size) if position <= at[0] else 0
+    return full_ack_set(at[1] + 1) & full(size)
 
 
 def full(size: int) -> int:
@@ -685,15 +692,15 @@ def indexes(bits: int, size: int) -> Iterable[int]:
     return (index for index in range(first, end) if bits >> index & 1) if bits else ()
 
 
-def places_of(entries: Iterable[tuple[Position, tuple[int, int, Delivery]]]) -> list[Place]:
+def positions_of(entries: Iterable[tuple[Position, tuple[int, int, Delivery]]]) -> list[MessagePosition]:
     """The places of what `Owners.known` says."""
     return [(position, index, size) for position, (bits, size, _) in entries for index in indexes(bits, size)]
 
 
-def merged(places: Iterable[Place]) -> dict[Position, tuple[int, int]]:
+def merged(positions: Iterable[MessagePosition]) -> dict[Position, tuple[int, int]]:
     """`(bits, size)` by entry, in the order of first mention."""
     found: dict[Position, tuple[int, int]] = {}
-    for position, index, size in places:
+    for position, index, size in positions:
         before = found.get(position)
         found[position] = (bit_of(index) if before is None else before[0] | bit_of(index), size)
     return found

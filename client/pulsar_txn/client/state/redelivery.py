@@ -37,8 +37,8 @@ from pulsar_txn.client.state.effects import (
     StopTimer,
     Timer,
 )
-from pulsar_txn.client.state.owners import UNKNOWN, Delivery, Hold, Owners, Place, State, bit_of, indexes
-from pulsar_txn.client.state.rewinds import RewindTracker
+from pulsar_txn.client.state.owners import UNKNOWN, Delivery, Hold, MessagePosition, Owners, State, bit_of, indexes
+from pulsar_txn.client.state.rewinds import RewindTracker, Turn
 from pulsar_txn.wire.ids import Position
 
 Bits: TypeAlias = tuple[int, int, Delivery]
@@ -95,14 +95,15 @@ class Redelivery:
         *,
         keeps_order: bool,
         is_durable: bool,
-        is_active: bool,
+        is_failover: bool,
     ) -> None:
         self.epoch = 0
         self.tenure = 0
         """Number of times that others may have got messages of this subscription: connections, changes of activity."""
         self.is_connected = False
-        self.is_active = is_active
+        self.is_active = not is_failover
         """True if the broker delivers to this consumer; on Failover only to one of them."""
+        self._is_failover = is_failover
         self.keeps_account = keeps_order and is_durable
         """True if every entry that is not acknowledged has to come again, in order."""
         self.last_position: Position | None = None
@@ -162,6 +163,21 @@ class Redelivery:
     def _start_over(self) -> None:
         self.last_position = None
         self.drop_queued()
+
+    def came(self, position: Position, live: int, count: int, now: float) -> Turn:
+        """An entry of `count` messages came: is it its turn, or is something missing before it? See `RewindTracker.came`."""
+        turn = self.rewinds.came(position, live, now) if self.keeps_account else Turn.NOW
+        if turn is Turn.LATER:
+            self._withheld += count  # dropped, and comes again after another request
+        elif turn is Turn.NOW:
+            self.last_position = position
+            if self._chunks.unsettled.owed:
+                self._chunks.unsettled.came(position)
+        return turn
+
+    def expect_any(self) -> None:
+        """Take the position that comes next for no rewind."""
+        self.last_position = None
 
     def drop_queued(self) -> None:
         """All that is queued comes again, or is not wanted any more; also chunks of messages that are not complete."""
@@ -268,16 +284,16 @@ class Redelivery:
         self._effects.append(SetTimer(timer, max(0.0, due - now)))
         return due
 
-    def is_settled(self, places: Iterable[Place], *, cumulative: bool = False) -> None:
+    def is_settled(self, positions: Iterable[MessagePosition], *, cumulative: bool = False) -> None:
         """These are acknowledged, as far as it is known, or will come again for another reason: nobody waits for it."""
         if not self._unacked:
             return
         if cumulative:
-            last = max(place[:2] if place[1] >= 0 else (place[0], 1 << 31) for place in places)
+            last = max(at[:2] if at[1] >= 0 else (at[0], 1 << 31) for at in positions)
             for key in [key for key in self._unacked if key <= last]:
                 del self._unacked[key]
             return
-        for position, index, _ in places:
+        for position, index, _ in positions:
             self._unacked.pop((position, index), None)
 
     def _negative_acks_are_due(self, now: float) -> None:
@@ -323,8 +339,7 @@ class Redelivery:
 
     def stop_waiting(self) -> None:
         """Stop asking for what has come."""
-        while self._owners.arrived:
-            hold = self._owners.arrived.pop()
+        for hold in self._owners.take_arrived():
             if self._expected.pop(hold, None) is not None:
                 self._effects.append(StopTimer(hold))
 
@@ -345,9 +360,9 @@ class Redelivery:
 
     # --- keeping order ------------------------------------------------------------------------------------------------
 
-    def keep_back_until(self, place: tuple[Position, int], *, wait: float = 0.0) -> None:
+    def keep_back_until(self, at: tuple[Position, int], *, wait: float = 0.0) -> None:
         """Hand nothing out before this comes again; ask for it after `wait` seconds, and again until it comes."""
-        first = place if self._first is None else min(place, self._first)
+        first = at if self._first is None else min(at, self._first)
         self.keep_nothing_back()
         self._first, self._asking, self._is_shut = first, _Repeat(), wait > 0
         self._ask_in(max(wait, FIRST_PAUSE))
@@ -381,12 +396,12 @@ class Redelivery:
         self._kept_back.append(position)
         return False
 
-    def settled(self, places: Sequence[Place], *, cumulative: bool) -> None:
+    def settled(self, positions: Sequence[MessagePosition], *, cumulative: bool) -> None:
         """The program has settled these itself; if what was waited for is among them, something else comes first."""
         if self._first is None:
             return
         position, index = self._first
-        for at, at_index, _ in places:
+        for at, at_index, _ in positions:
             if (at == position and at_index in (index, -1)) or (cumulative and (at, at_index) >= self._first):
                 break
         else:
@@ -399,10 +414,6 @@ class Redelivery:
         else:
             self._asking = None
             self._ask_in(FIRST_PAUSE)  # the acknowledgement has left by then
-
-    def keep_back(self, messages: int) -> None:
-        """So many messages that have come are dropped, and will come again after another request."""
-        self._withheld += messages
 
     def _ask_for_first(self, now: float) -> None:
         if self._asking is None:
@@ -445,6 +456,16 @@ class Redelivery:
             case Hold():
                 self._ask_for_expected(timer)
 
+    def opened(self) -> None:
+        """The broker knows the consumer."""
+        self.is_connected = True
+
+    def lost(self) -> None:
+        """The broker does not know the consumer any more, or nobody knows whether it does."""
+        self.is_connected = False
+        if self._is_failover:
+            self.is_active = False
+
     def subscribes_again(self) -> None:
         """A new subscriber gets everything that is not acknowledged."""
         self.tenure += 1
@@ -467,7 +488,8 @@ class Redelivery:
         self.drop_queued()
 
     def close(self) -> None:
-        """End all waiting."""
+        """End all waiting; nothing is delivered here any more."""
+        self.is_connected = False
         self.keep_nothing_back()
         self.rewinds.clear()
         for hold in list(self._expected):

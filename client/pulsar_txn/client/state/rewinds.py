@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pulsar_txn.client.state.effects import Effects, Log, SetTimer, StopTimer, Timer
-from pulsar_txn.client.state.owners import Place
+from pulsar_txn.client.state.owners import MessagePosition
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import EARLIEST, Position
 
@@ -244,7 +244,7 @@ class RewindTracker:
             else:
                 self.forget(position)
 
-    def settled(self, places: Iterable[Place], *, cumulative: bool) -> None:
+    def settled(self, places: Iterable[MessagePosition], *, cumulative: bool) -> None:
         """The program acknowledges these; the broker is told later, but what is due of them is not waited for."""
         if not self._due:
             return

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 
@@ -451,17 +451,13 @@ Effect: TypeAlias = (
 
 
 class Target:
-    """Operations on a topic partition (`subscription` None) or a subscription, counted in messages.
+    """Operations on a topic partition (`subscription` None) or a subscription, counted in messages."""
 
-    `registration` is the shell's: a future of its registration with the coordinator.
-    """
-
-    __slots__ = ("bytes", "confirmed", "cumulative", "failed", "registration", "started", "subscription", "topic")
+    __slots__ = ("bytes", "confirmed", "cumulative", "failed", "started", "subscription", "topic")
 
     def __init__(self, topic: str, subscription: str | None) -> None:
         self.topic = topic
         self.subscription = subscription
-        self.registration: Any = None
         self.started = self.confirmed = self.failed = self.bytes = 0
         self.cumulative = False
 
@@ -602,7 +598,9 @@ class TransactionMachine:
         self._move(Event.EXPIRE, now)
         return False
 
-    def operation_starts(self, topic: str, subscription: str | None, messages: int) -> Target:
+    def operation_starts(
+        self, topic: str, subscription: str | None, messages: int, size: int = 0, *, cumulative: bool = False
+    ) -> Target:
         """Operations on a target begin."""
         key = (topic, subscription)
         target = self._targets.get(key)
@@ -611,11 +609,16 @@ class TransactionMachine:
         if not target.in_flight:
             self.busy_targets += 1
         target.started += messages
+        target.bytes += size
+        if cumulative:
+            target.cumulative = True
         return target
 
-    def target(self, topic: str, subscription: str | None) -> Target:
-        """The target that `operation_starts` returned."""
-        return self._targets[topic, subscription]
+    def sends_added(self, topic: str, messages: int, size: int) -> None:
+        """Further sends to a topic partition begin, while others of it are in flight."""
+        target = self._targets[topic, None]
+        target.started += messages
+        target.bytes += size
 
     def operation_ends(self, topic: str, subscription: str | None, messages: int, error: BaseException | None) -> None:
         """Operations on a target were answered, or have failed."""

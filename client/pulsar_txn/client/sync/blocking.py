@@ -14,7 +14,7 @@ from pulsar_txn.client.net.thread_futures import ThreadFuture
 from pulsar_txn.client.sync.callbacks import Callbacks
 from pulsar_txn.client.sync.closing import Resident, close_at_exit, close_hastily
 from pulsar_txn.client.sync.loop_thread import LoopThread
-from pulsar_txn.client.txn.ambient import NOT_SAID
+from pulsar_txn.client.txn.transaction import NOT_SAID
 from pulsar_txn.client.txn.transactions import core_of
 
 logger = logging.getLogger("pulsar_txn.client.sync")

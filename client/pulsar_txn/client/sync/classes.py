@@ -50,12 +50,10 @@ from pulsar_txn.client.state.prepared import PreparedToken
 from pulsar_txn.client.state.transaction import TransactionState
 from pulsar_txn.client.sync.blocking import Blocking, GenericBlocking, SyncLoop, inner
 from pulsar_txn.client.sync.check_groups import HalfSending, threaded, threaded_hearing, transactional_over
-from pulsar_txn.client.sync.factory import ResourceFactory
-from pulsar_txn.client.sync.lifetime import LoopLifetime, client_on_loop, coordinator_on_loop
+from pulsar_txn.client.sync.lifetime import LoopLifetime, ResourceFactory, client_on_loop, coordinator_on_loop
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
-from pulsar_txn.client.txn.ambient import NOT_SAID, Surroundings
 from pulsar_txn.client.txn.check_groups import (
     DEFAULT_CHECK_TIMEOUT,
     DEFAULT_CONCURRENCY,
@@ -68,7 +66,7 @@ from pulsar_txn.client.txn.forgotten import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.observers import TransactionStats
 from pulsar_txn.client.txn.session import TransactionalIdInfo
-from pulsar_txn.client.txn.transaction import AsyncTransaction, unit_of
+from pulsar_txn.client.txn.transaction import NOT_SAID, AsyncTransaction, Surroundings, unit_of
 from pulsar_txn.client.txn.transactions import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
 from pulsar_txn.wire.ids import MessageId, TxnId
 

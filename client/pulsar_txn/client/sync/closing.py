@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.state.transaction import TransactionState
-from pulsar_txn.client.txn.transactions import core_of
+from pulsar_txn.client.txn.transactions import core_of, cores_of, end_open, owns_transactions
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -35,7 +36,7 @@ Resident: TypeAlias = AsyncClient | AsyncCoordinator
 async def close_in_order(resident: Resident) -> None:
     """Close, which gives the ends of transactions two seconds. If cancelled: the closing goes on."""
     await resident.close()
-    if not core_of(resident).shares_transactions:
+    if owns_transactions(resident):
         await _within(OUTCOME_SECONDS, _ends(resident))
 
 
@@ -52,7 +53,7 @@ async def close_hastily(residents: Sequence[Resident], seconds: float = HASTE_SE
         cores = [core_of(each) for each in group]
         await _within(seconds, [each.close() for core in cores for each in core.resources()])
         await _within(seconds, [each.close() for each in group])
-        for core in cores:
+        for core in chain.from_iterable(map(cores_of, group)):
             await core.pool.close()
 
 
@@ -62,7 +63,7 @@ async def close_at_exit(residents: Sequence[Resident]) -> None:
     cores = [core_of(each) for each in residents]
     producers = [each for core in cores for each in core.resources() if isinstance(each, AsyncProducer)]
     failed = _failed(producers)
-    await _within(EXIT_SECONDS, [*(core.before_close() for core in cores), *(each.flush() for each in producers)])
+    await _within(EXIT_SECONDS, [*(end_open(each) for each in residents), *(each.flush() for each in producers)])
     await close_hastily(residents, LEAVE_SECONDS)
     if lost := _failed(producers) - failed:
         logger.warning("%d messages have no receipt at the end of the program and may be lost: close() the client first", lost)

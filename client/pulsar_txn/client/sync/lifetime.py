@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
-from pulsar_txn.client.client import AsyncClient
+import attrs
+
+from pulsar_txn.client._shared_interceptors import SharedInterceptors
+from pulsar_txn.client.client import AsyncClient, schema_of_producer, view_of
 from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.receive.consistent.reader import AsyncConsistentReader
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.options import ConsumerOptions, ReaderOptionsDict
+from pulsar_txn.client.receive.reader import AsyncReader
+from pulsar_txn.client.receive.table_view import AsyncTableView, values_of
+from pulsar_txn.client.schema.base import Schema
+from pulsar_txn.client.send.options import ProducerOptions
+from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.sync.blocking import LAST_CALLS_SECONDS, Blocking, SyncLoop
-from pulsar_txn.client.sync.callbacks import DRAIN_SECONDS, ToldObserver, asked_authentication
+from pulsar_txn.client.sync.callbacks import (
+    DRAIN_SECONDS,
+    AskedKeys,
+    ToldInterceptor,
+    ToldObserver,
+    asked_authentication,
+    asked_keys,
+)
 from pulsar_txn.client.sync.closing import Resident, close_hastily, close_in_order
+from pulsar_txn.client.sync.sending import EncodedBefore, OwnCode
 from pulsar_txn.client.txn.transactions import core_of
 
 _NO_OPTIONS: Final = frozenset({"self", "unknown", "__class__"})
@@ -60,7 +80,6 @@ class LoopLifetime:
         self._loop = loop
         self._resident = resident
         self.core = core_of(resident)
-        self.core.ask = loop.callbacks.ask
 
     def check_open(self) -> None:
         """AlreadyClosed when it is closed, ForkedClientError in a forked child."""
@@ -72,7 +91,7 @@ class LoopLifetime:
         if not loop.is_ours or loop.stopped:
             return
         if not loop.started:
-            self.core.closed = True  # there is nothing to close
+            self.core.shut()  # there is nothing to close
             if loop.is_left_by(self._resident):
                 loop.stop()
             return
@@ -93,3 +112,72 @@ class LoopLifetime:
         """Add or remove an observer: here before the thread starts, because a program that forks later may have observers."""
         told = ToldObserver(self._loop.callbacks, blocking_of, observer)
         self._loop.call_here_or_there(lambda: change(told))
+
+
+T = TypeVar("T")
+
+
+class ResourceFactory:
+    """Makes producers, consumers, readers and views of one client on its loop."""
+
+    def __init__(self, loop: SyncLoop, client: AsyncClient) -> None:
+        self._loop = loop
+        self._client = client
+        self._core = core_of(client)
+        self.interceptors = SharedInterceptors()
+
+    def producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> tuple[AsyncProducer[Any], OwnCode]:
+        """A producer of encoded payloads, and what encodes them: the program's schema, router and interceptors."""
+        known = self._loop.run(lambda: schema_of_producer(self._core, topic, schema))
+        given = ProducerOptions(interceptors=options.pop("interceptors", ())).interceptors  # which are checked there
+        own = OwnCode(schema=known, interceptors=(*self.interceptors.of_producers, *given))
+        if callable(options.get("routing")):
+            own = attrs.evolve(own, router=options.pop("routing"))
+        self._ask_for_keys(options)
+        if isinstance(options.get("crypto_keys"), AskedKeys):
+            options["crypto_keys"].fetch(options.get("encryption_keys", ()))
+        encoded = EncodedBefore(own.schema)
+        return self._loop.run(lambda: self._client.create_producer(topic, schema=encoded, **options)), own
+
+    def consumer(
+        self,
+        topic: Any,
+        subscription: str,
+        schema: Schema[Any] | None,
+        options: dict[str, Any],
+        wrap: Callable[[Any], T],
+    ) -> T:
+        """The blocking consumer over a new one, which its interceptors are told of."""
+        own = ConsumerOptions(interceptors=options.get("interceptors", ())).interceptors  # which are checked there
+        given = (*self.interceptors.of_consumers, *own)
+        told = [ToldInterceptor(self._loop.callbacks, each) for each in given]
+        if told:
+            options["interceptors"] = told
+        self._ask_for_keys(options)
+        consumer: AsyncConsumer[Any] = self._loop.run(
+            lambda: self._client.subscribe(topic, subscription, schema=schema, **options)
+        )
+        blocking = wrap(consumer)
+        for each in told:
+            each.consumer = blocking
+        return blocking
+
+    def reader(self, topic: str, start: Any, options: dict[str, Any]) -> AsyncReader[Any]:
+        """A new reader."""
+        self._ask_for_keys(options)
+        return self._loop.run(lambda: self._client.create_reader(topic, start, **options))
+
+    def consistent_reader(self, topics: Any, start: Any, options: dict[str, Any]) -> AsyncConsistentReader[Any]:
+        """A new consistent reader."""
+        self._ask_for_keys(options)
+        return self._loop.run(lambda: self._client.consistent_reader(topics, start, **options))
+
+    def table_view(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> AsyncTableView[Any]:
+        """A new table view."""
+        self._ask_for_keys(options)
+        read_values = functools.partial(self._loop.callbacks.ask, values_of)
+        return self._loop.run(lambda: view_of(self._client, topic, schema, cast("ReaderOptionsDict", options), read_values))
+
+    def _ask_for_keys(self, options: dict[str, Any]) -> None:
+        if options.get("crypto_keys") is not None:
+            options["crypto_keys"] = asked_keys(self._loop.callbacks, options["crypto_keys"])

@@ -35,14 +35,14 @@ class Taking(Generic[T]):
     def one(self) -> Message[T] | None:
         """One message; None when the loop has to be asked."""
         self._loop.check()
-        return self._reception.take_one_beside(self._loop.post)
+        return self._reception.take_one_in_thread(self._loop.post)
 
     def many(self, max_messages: int, enough: int) -> list[Message[T]] | None:
         """At most `max_messages`, if at least `enough` are queued; None when the loop has to be asked."""
         if max_messages < 1:
             return None
         self._loop.check()
-        return self._reception.take_beside(max_messages, enough, self._loop.post)
+        return self._reception.take_in_thread(max_messages, enough, self._loop.post)
 
     def waited_for(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]] | None:
         """As `many`, for a call that may wait for `max_wait` seconds."""

@@ -13,7 +13,7 @@ from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.schema.base import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
 from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
-from pulsar_txn.client.send.producer import AsyncProducer, beside_of
+from pulsar_txn.client.send.producer import AsyncProducer, encoded_sender_of
 from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync.blocking import SyncLoop
 from pulsar_txn.client.txn.transaction import joined_unit
@@ -68,7 +68,7 @@ class Sending(Generic[T]):
     def __init__(self, loop: SyncLoop, producer: AsyncProducer[T], own: OwnCode, blocking: Any) -> None:
         self._loop = loop
         self._producer = producer
-        self._beside = beside_of(producer)
+        self._encoded_sender = encoded_sender_of(producer)
         self._own = own
         self._persistent = TopicName.parse(producer.topic).is_persistent
         self._chain = ProducerChain(blocking, own.interceptors) if own.interceptors else None
@@ -77,7 +77,7 @@ class Sending(Generic[T]):
 
     def send(self, value: T | None, unit: Any, more: More) -> MessageId:
         """As `AsyncProducer.send`."""
-        unit = joined_unit(unit, self._beside)
+        unit = joined_unit(unit, self._encoded_sender)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             return self._send_payload(self._encode(value), unit)
         message = _message(value, more)
@@ -97,7 +97,7 @@ class Sending(Generic[T]):
     def send_nowait(self, value: T | None, unit: Any, more: More) -> Future[MessageId]:
         """As `AsyncProducer.send_nowait`."""
         self._check_callbacks()
-        unit = joined_unit(unit, self._beside)
+        unit = joined_unit(unit, self._encoded_sender)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
             future = self._submit_payload(payload, unit)
@@ -117,13 +117,13 @@ class Sending(Generic[T]):
 
     def send_encoded(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> MessageId:
         """As `AsyncProducer.send_encoded`."""
-        unit = joined_unit(unit, self._beside)
+        unit = joined_unit(unit, self._encoded_sender)
         chosen = self._routed(key, b"", partition)
         return self._loop.run(lambda: self._producer.send_encoded(batch, txn=unit, key=key, partition=chosen))
 
     def send_encoded_nowait(self, batch: EncodedBatch, unit: Any, key: str | None, partition: int | None) -> Future[MessageId]:
         """As `AsyncProducer.send_encoded_nowait`."""
-        unit = joined_unit(unit, self._beside)
+        unit = joined_unit(unit, self._encoded_sender)
         self._check_callbacks()
         chosen = self._routed(key, b"", partition)
         return self._loop.submit(lambda: self._producer.send_encoded_nowait(batch, txn=unit, key=key, partition=chosen))
@@ -131,7 +131,7 @@ class Sending(Generic[T]):
     def wait_for_room(self) -> None:
         """Wait until `send_nowait` has room. While there is room it returns at once, without asking the loop's thread."""
         self._loop.check()
-        if not self._beside.takes(0, SOON_BYTES, self._loop.waiting):
+        if not self._encoded_sender.takes(0, SOON_BYTES, self._loop.waiting):
             self._loop.run(self._producer.wait_for_room)
 
     def _arguments(self, message: OutgoingMessage, unit: Any, rest: Sequence[Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Sending(Generic[T]):
     def _send_payload(self, payload: Any, unit: Any) -> MessageId:
         """Nothing but a payload, waited for."""
         try:
-            message_id: MessageId = self._loop.ask(functools.partial(self._beside.send_payload, payload, unit))
+            message_id: MessageId = self._loop.ask(functools.partial(self._encoded_sender.send_payload, payload, unit))
         except ProducerQueueFull:
             waiting = self._loop.start(lambda: self._producer.send(payload, txn=unit))  # for room, if it may
         else:
@@ -167,8 +167,8 @@ class Sending(Generic[T]):
         """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
         if not self._may_go_soon(len(payload), unit):
             return None
-        send = functools.partial(self._beside.send_payload, payload, unit)
-        admits = functools.partial(self._beside.takes, len(payload), SOON_BYTES)
+        send = functools.partial(self._encoded_sender.send_payload, payload, unit)
+        admits = functools.partial(self._encoded_sender.takes, len(payload), SOON_BYTES)
         return self._loop.submit_soon(send, admits, on_error=None if unit is None else unit.doom)
 
     def _send_arguments(self, arguments: dict[str, Any]) -> Future[MessageId]:
@@ -177,7 +177,7 @@ class Sending(Generic[T]):
         unit: Any = arguments["txn"]
         send = functools.partial(self._producer.send_nowait, **arguments)
         if self._may_go_soon(size, unit):
-            admits = functools.partial(self._beside.takes, size, SOON_BYTES)
+            admits = functools.partial(self._encoded_sender.takes, size, SOON_BYTES)
             future: Future[MessageId] | None = loop.submit_soon(
                 lambda outer: loop.link(outer, send()), admits, on_error=None if unit is None else unit.doom
             )
@@ -191,7 +191,7 @@ class Sending(Generic[T]):
             return False
         if unit is None:
             return True
-        return self._persistent and unit.usable and unit.belongs_to(self._beside.core)
+        return self._persistent and unit.usable and unit.belongs_to(self._encoded_sender.core)
 
     def _check_callbacks(self) -> None:
         if self._loop.callbacks.behind:

@@ -15,8 +15,7 @@ from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.thread_futures import answer
 from pulsar_txn.client.sync.blocking import SyncLoop
-from pulsar_txn.client.txn.ambient import within
-from pulsar_txn.client.txn.transaction import unit_of
+from pulsar_txn.client.txn.transaction import unit_of, within
 from pulsar_txn.client.txn.transactions import Attempts
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import attrs
 
@@ -44,6 +44,9 @@ from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnId, coordinator_of
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 
 MAX_DATA_BYTES: Final = 64 * 1024
 """Of what goes with a transaction for its check: its coordinator keeps it in memory."""
@@ -471,23 +474,6 @@ GROWTH_SECONDS: Final = 60.0
 """Interval at which a member looks for coordinators that were added."""
 
 
-class Coordinators(Protocol):
-    """Those of the cluster in use, as far as members need them."""
-
-    @property
-    def sessions(self) -> Sequence[CoordinatorSession]:
-        """With all that are known."""
-        ...
-
-    async def start(self) -> None:
-        """Connect to them; returns when the first is there."""
-        ...
-
-    async def grow(self) -> None:
-        """Look for those that were added."""
-        ...
-
-
 class _Attempt:
     """To join at one coordinator, over one connection."""
 
@@ -500,11 +486,12 @@ class _Attempt:
 class Membership:
     """One client's place in one group."""
 
-    def __init__(self, core: Core, name: str, check: Check, terms: CheckTerms, forget: Callable[[], object]) -> None:
+    def __init__(self, core: Core, name: str, check: Check, terms: CheckTerms) -> None:
         self.name = name
         self.closed = False
         self._core = core
-        self._forget = forget
+        self._id = core.next_resource_id()
+        core.register(self._id, self)
         self._attempts: dict[int, _Attempt] = {}
         self._joined: dict[int, Connection] = {}
         self._first: dict[int, asyncio.Future[PulsarError | None]] = {}
@@ -626,7 +613,7 @@ class Membership:
         if self.closed:
             return
         self.closed = True
-        self._forget()
+        self._core.unregister(self._id)
         self._questions.close()
         self._decisions.close()
         for number in self._first:
@@ -690,10 +677,10 @@ class AsyncCheckGroup:
 class CheckGroups:
     """All check groups that a client is a member of."""
 
-    def __init__(self, core: Core, coordinators: Callable[[], Coordinators]) -> None:
+    def __init__(self, core: Core, coordinators: Callable[[], TransactionCoordinators]) -> None:
         self._core = core
         self._coordinators = coordinators
-        self._groups: dict[str, Membership] = {}
+        self._groups: list[Membership] = []
         self._growth: asyncio.Task[None] | None = None
 
     async def join(self, name: str, check: Check, terms: CheckTerms) -> AsyncCheckGroup:
@@ -701,15 +688,13 @@ class CheckGroups:
         self._core.check_open()
         check_group_name("group", name)
         check_takes_one(check, "check")
-        if name in self._groups:
+        if any(group.name == name for group in self._joined()):
             raise InvalidConfiguration(
                 f"this client is a member of group {name!r} already",
                 hint="give what join_check_group() returned to everything that needs it, or close() it first",
             )
-        order = self._core.next_resource_id()
-        group = Membership(self._core, name, check, terms, functools.partial(self._forget, name, order))
-        self._groups[name] = group
-        self._core.register(order, group)
+        group = Membership(self._core, name, check, terms)
+        self._groups = [*self._joined(), group]
         try:
             coordinators = self._coordinators()
             await coordinators.start()
@@ -723,28 +708,28 @@ class CheckGroups:
 
     def connected(self, session: CoordinatorSession) -> None:
         """A coordinator is connected, for the first time or again."""
-        for group in self._groups.values():
+        for group in self._joined():
             group.begin(session)
 
     def moved(self) -> None:
         """The client has gone to another cluster, whose coordinators are others."""
-        for group in self._groups.values():
+        for group in self._joined():
             group.moved()
-        if self._groups:
+        if self._joined():
             self._core.spawn(self._join_again(self._coordinators()))
 
-    async def _join_again(self, coordinators: Coordinators) -> None:
+    async def _join_again(self, coordinators: TransactionCoordinators) -> None:
         retries = Retries(self._core, "joining check groups in another cluster", math.inf)
         while True:
             async with retries:
                 return await coordinators.start()
 
-    def _forget(self, name: str, order: int) -> None:
-        self._groups.pop(name, None)
-        self._core.unregister(order)
+    def _joined(self) -> list[Membership]:
+        """The memberships that were not left."""
+        return [group for group in self._groups if not group.closed]
 
     async def _grow(self) -> None:
-        while self._groups:
+        while self._joined():
             await asyncio.sleep(GROWTH_SECONDS)
             try:
                 await self._coordinators().grow()

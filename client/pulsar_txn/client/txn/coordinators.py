@@ -190,7 +190,7 @@ class TransactionCoordinators:
         """
         identity = self._needed_identity()
         if not self._sessions:
-            identity.epoch = None
+            identity.forget_epoch()
             await self.start()
         else:
             await self._take_over(self._sessions, identity)
@@ -238,7 +238,7 @@ class TransactionCoordinators:
         """End all sessions; open transactions are left to their timeout. Idempotent."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
-        if self._incarnation is not None and self._incarnation.has_left():
+        if self._incarnation is not None and self._incarnation.has_left:
             await self._say_goodbye(self._incarnation)
         for session in self._sessions:
             session.close()

@@ -28,8 +28,7 @@ from types import TracebackType
 from pulsar_txn.client._validation import LEAST_SECONDS
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.state.transaction import ABORT_WAIT_SECONDS, FINAL, TransactionState
-from pulsar_txn.client.txn.ambient import Surroundings
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, unit_of
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, Surroundings, unit_of
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction
 

@@ -79,9 +79,26 @@ class ClientIncarnation:
 
     def __init__(self, runtime: Runtime) -> None:
         self.incarnation = f"{int(runtime.random() * 2**52):013x}{int(runtime.random() * 2**52):013x}"
+        self.members: set[Core] = set()
+        """Cores of the clients whose producers and consumers take part in its transactions."""
+        self._left_open = False
 
-        self.has_left: Callable[[], bool] = lambda: False
-        """True once all its producers and consumers are closed: nothing of its transactions can arrive anywhere any more."""
+    def add_member(self, core: Core) -> None:
+        """Let producers and consumers of a client take part."""
+        self.members.add(core)
+
+    def remove_member(self, core: Core) -> None:
+        """Note that a client is closed, so that nothing more comes from it."""
+        self.members.discard(core)
+
+    def leaves_open(self) -> None:
+        """Note that a transaction was left open for the check of its group."""
+        self._left_open = True
+
+    @property
+    def has_left(self) -> bool:
+        """True if nothing more of its transactions can arrive anywhere, and none was left to its group."""
+        return not self._left_open and not any(core.resources() for core in self.members)
 
     def check(self, connection: Connection) -> None:
         """InvalidConfiguration where a broker answers, which would end transactions at its own topics only."""
@@ -131,6 +148,10 @@ class TransactionalId:
         """TC_CLIENT_CONNECT_RESPONSE to the first request that names the id."""
         self.epoch = answer.transactional_epoch
         self.coordinator = answer.tc_id
+
+    def forget_epoch(self) -> None:
+        """Take over again with the next session."""
+        self.epoch = None
 
     def act_as(self, epoch: Epoch) -> None:
         """Be the instance that got this epoch in another process."""

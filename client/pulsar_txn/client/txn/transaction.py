@@ -1,18 +1,29 @@
-"""A transaction as a program holds it. What it does is in `unit`, and its states are in `state.transaction`."""
+"""A transaction as a program holds it, and the one around the running code.
+
+What a transaction does is in `unit`, and its states are in `state.transaction`. With `client.transaction(ambient=True)`
+operations without `txn=` join the transaction around them. Every unit of work hides the one around it: inside a block that is
+not ambient, in the work of `run_transaction` and in the handler of a pipeline an operation without `txn=` is part of no
+transaction. Mostly `txn=` was forgotten there, so the first such send or acknowledgement of a client is told in the log;
+`txn=None` says that it is meant. Tasks of the client itself have no transaction around them, whichever code has started them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import contextlib
+import contextvars
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+import attrs
 
 from pulsar_txn.client._callables import marked
 from pulsar_txn.client._validation import no_transaction, seconds_of
 from pulsar_txn.client.errors import TransactionStateError, UsageError
 from pulsar_txn.client.state.prepared import PreparedToken, check_secret
 from pulsar_txn.client.state.transaction import HELD, TransactionState
-from pulsar_txn.client.txn.ambient import AMBIENT, NOT_SAID, Aside
-from pulsar_txn.client.txn.enlist import Caller, Enlisting
+from pulsar_txn.client.txn.enlist import Caller
 from pulsar_txn.client.txn.observers import TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
@@ -260,7 +271,58 @@ def unit_of(txn: AsyncTransaction | Unit) -> Unit:
     raise no_transaction(txn)
 
 
-def joined_unit(txn: AsyncTransaction | Unit | None = None, caller: Caller | None = None) -> Enlisting | None:
+class _NotSaid:
+    def __repr__(self) -> str:
+        return "NOT_SAID"
+
+
+NOT_SAID: Final[Any] = _NotSaid()
+"""The default of `txn=`, where it matters whether somebody has said None."""
+
+
+@attrs.frozen(eq=False)
+class Aside:
+    """An open unit around the running code, which operations join by `txn=` only.
+
+    It is held weakly: whatever was started in the block, a timer for instance, keeps for long what was around it then.
+    """
+
+    unit: weakref.ref[Unit]
+
+
+AMBIENT: Final[contextvars.ContextVar[Unit | Aside | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
+"""Surrounding unit: the one that operations without `txn=` join, or one that they do not join."""
+
+
+class Surroundings:
+    """Surroundings of a block of code while it runs: a unit that is ambient there, or nothing."""
+
+    def __init__(self) -> None:
+        self._reset: contextvars.Token[Unit | Aside | None] | None = None
+
+    def enter(self, unit: Unit, *, joins: bool) -> None:
+        """From here on this unit is around; operations without `txn=` join it, or are told."""
+        self._reset = AMBIENT.set(unit if joins else Aside(weakref.ref(unit)))
+
+    def leave(self) -> None:
+        """Take it back. In another context, as when a generator is closed by somebody else, there is nothing to take back."""
+        reset, self._reset = self._reset, None
+        if reset is not None:
+            with contextlib.suppress(ValueError):
+                AMBIENT.reset(reset)
+
+
+def within(unit: Unit, joins: bool, function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)`, with this unit around it."""
+    around = Surroundings()
+    around.enter(unit, joins=joins)
+    try:
+        return function(*arguments)
+    finally:
+        around.leave()
+
+
+def joined_unit(txn: AsyncTransaction | Unit | None = None, caller: Caller | None = None) -> Unit | None:
     """The unit that an operation joins: that of the transaction it names, or the one around it when it names none.
 
     It is told in the log when its `caller` has said nothing inside a unit that it does not join. Raises as `unit_of`.
@@ -286,4 +348,15 @@ def noted(call: Coroutine[Any, Any, Result], txn: AsyncTransaction | Unit | None
     return call
 
 
-__all__ = ["AsyncTransaction", "Rollback", "joined_unit", "noted", "unit_of"]
+__all__ = [
+    "AMBIENT",
+    "NOT_SAID",
+    "Aside",
+    "AsyncTransaction",
+    "Rollback",
+    "Surroundings",
+    "joined_unit",
+    "noted",
+    "unit_of",
+    "within",
+]

@@ -211,22 +211,11 @@ class Transactions:
         self.observers = Observers(AsyncTransaction)
         self.groups = CheckGroups(core, lambda: self.coordinators)
         self.coordinators = TransactionCoordinators(core, incarnation=incarnation, groups=self.groups)
-        self.members: set[Core] = set()
-        """Cores of further clients, whose producers and consumers take part."""
         self.core = core
-        self._incarnation = incarnation
+        self.incarnation = incarnation
+        """Name of the client at a coordinator beside the cluster; None where the brokers have the coordinators."""
         self._units: WeakSet[Unit] = WeakSet()
         self._forgotten = Forgotten()
-        self._left_open = False
-        """True if a transaction of this client was left open for the check of its group."""
-        if incarnation is not None:
-            incarnation.has_left = self._has_left
-        core.before_move = self._leave_cluster
-        core.before_close = self.close
-
-    def _has_left(self) -> bool:
-        """True if nothing more of this client's transactions can arrive anywhere, and none was left to its group."""
-        return not self._left_open and not any(core.resources() for core in self.members)
 
     def new(self, options: TransactionOptions, txn_id: TxnId | None = None, prepared: PreparedToken | None = None) -> Unit:
         """A transaction that is not open yet; with an id or a token, one that was begun elsewhere. AlreadyClosed."""
@@ -235,15 +224,11 @@ class Transactions:
             self.core,
             self.coordinators,
             options,
-            operation_timeout=self.core.settings.operation_timeout,
-            monotonic=self.core.runtime.monotonic,
-            secret=self.core.runtime.secret,
             txn_id=txn_id,
             prepared=prepared,
             observers=self.observers,
             forgotten=self._forgotten,
-            check_here=self.core.check_here,
-            others=self.members,
+            others=() if self.incarnation is None else self.incarnation.members,
             alone_among=self._units if self.core.settings.one_transaction_at_a_time else (),
         )
         self._units.add(unit)
@@ -253,14 +238,15 @@ class Transactions:
     def _forget(self, unit: Unit) -> None:
         self._units.discard(unit)
         unit.forget_calls()
-        self._left_open = self._left_open or unit.left_to_group
+        if unit.left_to_group and self.incarnation is not None:
+            self.incarnation.leaves_open()
 
     def open(self) -> list[Unit]:
         """Those that have not ended, oldest first by their ids."""
         return sorted(self._units, key=lambda unit: unit.id or TxnId(-1, -1))
 
-    def _leave_cluster(self, url: str) -> None:
-        """Another cluster knows nothing of the transactions of this one, or takes their ids for others."""
+    def leave_cluster(self, url: str) -> None:
+        """Drop all transactions, because the client moves: another cluster may take their ids for others."""
         error = ConnectionLost(f"the client has moved to {url}, and its transactions cannot", hint="run the unit again")
         for unit in self.open():
             unit.drop(error)
@@ -291,9 +277,7 @@ class Transactions:
         if aborted:
             late = sum(unit.state not in FINAL for unit in aborted)
             how = (
-                "their timeout does that"
-                if self._incarnation is None
-                else "the coordinator does that when it hears the goodbye"
+                "their timeout does that" if self.incarnation is None else "the coordinator does that when it hears the goodbye"
             )
             rest = f"; {late} of them could not be aborted in {CLOSE_SECONDS:g} s: {how}" if late else ""
             logger.warning("the client was closed with %d open transactions, which were aborted%s", len(aborted), rest)
@@ -328,6 +312,9 @@ class BeginsTransactions:
 
     _core: Core
     _transactions: Transactions
+    _owns_transactions = True
+    """False if they belong to a coordinator that other clients use too, and that outlives this one."""
+    _closing: asyncio.Task[None] | None = None
 
     def transaction(
         self,
@@ -550,6 +537,22 @@ class BeginsTransactions:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(AsyncTransaction(unit) for unit in self._transactions.open())
 
+    async def _close_once(self) -> None:
+        """End the transactions and close the cores. If cancelled, the closing goes on."""
+        self._core.check_here()
+        if self._closing is None:
+            self._core.shut()
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await end_open(self)
+        incarnation = self._transactions.incarnation
+        for core in cores_of(self):
+            await core.close()
+            if incarnation is not None:
+                incarnation.remove_member(core)
+
 
 def core_of(owner: BeginsTransactions) -> Core:
     """The core of an asyncio client or coordinator that a call was given. InvalidConfiguration when it is none."""
@@ -559,8 +562,25 @@ def core_of(owner: BeginsTransactions) -> Core:
 
 
 def transactions_of(owner: BeginsTransactions) -> Transactions:
-    """The transactions of a coordinator, for a client that shares them."""
+    """The transactions of a client or a coordinator."""
     return owner._transactions
+
+
+def owns_transactions(owner: BeginsTransactions) -> bool:
+    """False for a client whose transactions belong to a coordinator that it shares, and that outlives it."""
+    return owner._owns_transactions
+
+
+def cores_of(owner: BeginsTransactions) -> Sequence[Core]:
+    """The core of a client or a coordinator, and then that of the client's own coordinator beside the cluster."""
+    own, coordinator = owner._core, owner._transactions.core
+    return [own] if own is coordinator or not owner._owns_transactions else [own, coordinator]
+
+
+async def end_open(owner: BeginsTransactions) -> None:
+    """End the open transactions that would go with the client or coordinator; see `Transactions.close`."""
+    if owner._owns_transactions:
+        await owner._transactions.close()
 
 
 __all__ = [
@@ -575,11 +595,14 @@ __all__ = [
     "act_as",
     "commit_together",
     "core_of",
+    "cores_of",
+    "end_open",
     "ends_groups",
     "growing_pauses",
     "is_open",
     "open_for_others",
     "open_now",
+    "owns_transactions",
     "take_over",
     "transactions_of",
 ]

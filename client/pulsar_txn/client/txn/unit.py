@@ -18,7 +18,7 @@ import contextvars
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from pulsar_txn.client.errors import (
@@ -27,12 +27,13 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TransactionStateError,
 )
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.state import transaction as steps
 from pulsar_txn.client.state.prepared import SECRET_BYTES, PreparedToken
 from pulsar_txn.client.state.transaction import FINAL, State, Target, TransactionMachine, TransactionOptions, TransactionState
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.encoding import Named
-from pulsar_txn.client.txn.enlist import Caller, Flushable, Input, SendCounter, WhenEnded
+from pulsar_txn.client.txn.enlist import Caller, Flushable, Input, WhenEnded
 from pulsar_txn.client.txn.forgotten import Forgotten, UnawaitedCalls, calling_place
 from pulsar_txn.client.txn.observers import Observers, PartitionStats, Phases, SubscriptionStats, TransactionStats
 from pulsar_txn.client.txn.session import RequestTally
@@ -45,53 +46,51 @@ _NOTHING_AROUND: Final = contextvars.Context()
 
 
 class Unit:
-    """One transaction. Implements `Enlisting`; hashable by identity. Not thread-safe.
+    """One transaction; hashable by identity, because batches are keyed by it. Not thread-safe.
 
     Programs hold an `AsyncTransaction` over it; producers, consumers and loops call it.
     """
 
     def __init__(
         self,
-        core: object,
+        core: Core,
         coordinators: TransactionCoordinators,
         options: TransactionOptions,
         *,
-        operation_timeout: float,
-        monotonic: Callable[[], float],
-        secret: Callable[[int], bytes],
         txn_id: TxnId | None = None,
         prepared: PreparedToken | None = None,
         observers: Observers[Unit] | None = None,
         forgotten: Forgotten | None = None,
         others: Collection[object] = (),
-        check_here: Callable[[], None] = lambda: None,
         alone_among: Collection[Unit] = (),
     ) -> None:
-        self.check_here = check_here
+        self.check_here = core.check_here
         """Raises WrongEventLoop outside of the event loop of its client."""
         self._alone_among = alone_among
-        self.machine = TransactionMachine(options, monotonic(), txn_id if prepared is None else prepared.txn_id, prepared)
+        self._monotonic = core.runtime.monotonic
+        known = txn_id if prepared is None else prepared.txn_id
+        self.machine = TransactionMachine(options, self._monotonic(), known, prepared)
         self.options = options
         self.begun = False
         """True if the program has begun it, and has not been told that this failed."""
         self._core = core
         self._coordinators = coordinators
         self._others = others  # cores of further clients, whose producers and consumers take part
-        self._monotonic = monotonic
-        self._secret = secret
+        self._secret = core.runtime.secret
         self._observers = observers
         self._forgotten = Forgotten() if forgotten is None else forgotten
-        self._commit_timeout = operation_timeout if options.commit_timeout is None else options.commit_timeout
+        self._commit_timeout = core.settings.operation_timeout if options.commit_timeout is None else options.commit_timeout
         # its id and its registrations
         self._tally = RequestTally()
         self._first_request: asyncio.Task[TxnId] | None = None
         self._opened_with: frozenset[Named] = frozenset()
+        self._registrations: dict[Target, asyncio.Future[TxnId]] = {}
         self._to_register: list[Target] = []
         self._registering: set[asyncio.Task[None]] = set()
         # its operations and its input
         self._calls = UnawaitedCalls()
         self.called = self._calls.add
-        """See `enlist.Enlisting`."""
+        """Note a call of an operation, which starts when it is awaited: the commit looks whether it was."""
         self._flushables: dict[Flushable, None] = {}
         self._idle: asyncio.Future[bool] | None = None
         self._inputs: dict[Input, None] = {}
@@ -202,8 +201,14 @@ class Unit:
         """Return a frozen picture of the transaction."""
         machine, tally = self.machine, self._tally
         self._count_sends()
-        sends = tuple(_partition_stats(each) for each in machine.targets if each.subscription is None)
-        acks = tuple(_subscription_stats(each) for each in machine.targets if each.subscription is not None)
+        sends = tuple(
+            _partition_stats(each, self._registrations.get(each)) for each in machine.targets if each.subscription is None
+        )
+        acks = tuple(
+            _subscription_stats(each, self._registrations.get(each))
+            for each in machine.targets
+            if each.subscription is not None
+        )
         now, seconds = self._monotonic(), self._seconds
         busy = seconds["send"] + (now - self._busy_since if machine.busy_targets else 0.0)
         return TransactionStats(
@@ -238,31 +243,35 @@ class Unit:
     def enlist_send(
         self, core: object, topic: str, messages: int, size: int, flushable: Flushable
     ) -> TxnId | asyncio.Future[TxnId]:
-        """Start sends; see `enlist.Enlisting`."""
+        """Start `messages` sends (`size` bytes together) to one topic partition; see the module's text for the order.
+
+        `core` is the client's core object, compared by identity to find objects of another client; `topic` is what its
+        `target` says. `flushable` is to be flushed when the transaction waits for its operations.
+        Raises TransactionStateError or TransactionTimedOut; then nothing was started.
+        """
         self._check_usable(core)
         self._flushables[flushable] = None
-        target = self._start(topic, None, messages)
-        target.bytes += size
-        return self._registration(target)
+        return self._registration(self._start(topic, None, messages, size))
 
-    def sends_to(self, topic: str) -> SendCounter:
-        """See `enlist.Enlisting`."""
-        return self.machine.target(topic, None)
+    def enlist_more(self, topic: str, messages: int, size: int) -> None:
+        """Count further sends to a topic partition, while sends that `enlist_send` has counted are not finished.
+
+        The first message of a batch is counted by `enlist_send`, the others at once when the batch is complete.
+        """
+        self.machine.sends_added(topic, messages, size)
 
     def enlist_ack(
         self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
     ) -> TxnId | asyncio.Future[TxnId]:
-        """Start acknowledgements; see `enlist.Enlisting`."""
+        """Start the acknowledgement of `messages` messages of one subscription of a topic partition; as `enlist_send`."""
         self._check_usable(core)
-        target = self._start(topic, subscription, messages)
-        target.cumulative |= cumulative
-        return self._registration(target)
+        return self._registration(self._start(topic, subscription, messages, cumulative=cumulative))
 
-    def _start(self, topic: str, subscription: str | None, messages: int) -> Target:
+    def _start(self, topic: str, subscription: str | None, messages: int, size: int = 0, *, cumulative: bool = False) -> Target:
         machine = self.machine
         if not machine.busy_targets:
             self._busy_since = self._monotonic()
-        return machine.operation_starts(topic, subscription, messages)
+        return machine.operation_starts(topic, subscription, messages, size, cumulative=cumulative)
 
     def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
         """Sends have their receipt, or failed."""
@@ -284,38 +293,42 @@ class Unit:
 
     @property
     def may_be_fenced(self) -> bool:
-        """See `enlist.Enlisting`."""
+        """True if a broker may refuse its sends because somebody took over; `why_refused` finds out."""
         return self._coordinators.may_be_fenced
 
     async def why_refused(self, error: NotAllowedError) -> PulsarError:
-        """See `enlist.Enlisting`."""
+        """The error of a send that its broker does not allow: ProducerFenced where its coordinator says so, else `error`."""
         return (await self._coordinators.why_refused(error)).with_details(txn_id=self.machine.id)
 
     def sent_again(self) -> None:
-        """See `enlist.Enlisting`."""
+        """Note that an operation was written again on another connection: the first one may still reach its broker, late."""
         self.machine.operation_repeated()
 
     def looks_for_input(self, core: object) -> None:
-        """See `enlist.Enlisting`."""
+        """Note that a consumer is asked for messages in this transaction. Raises as `enlist_send`; opens nothing."""
         self._check_usable(core)
         self.machine.looks_for_input()
 
     def join(self, core: object, joining: Input) -> None:
-        """See `enlist.Enlisting`."""
+        """Add messages that were received in this transaction: its commit acknowledges them, and its abort brings them back.
+
+        The same object may join again, without effect. Raises as `enlist_send`. Nothing is opened by it: the id is taken
+        when the first operation needs it.
+        """
         self._check_usable(core)
         self.machine.looks_for_input()
         self._inputs[joining] = None
         self._loop = asyncio.get_running_loop()
 
     def in_time(self) -> bool:
-        """See `enlist.Enlisting`."""
+        """True if its time is not over: what leaves later may arrive after its abort."""
         in_time = self.machine.in_time(self._monotonic())
         if self.machine.effects:
             self._perform()
         return in_time
 
     def left_out(self, caller: Caller) -> None:
-        """See `enlist.Enlisting`."""
+        """Note an operation without `txn=` inside the block of this transaction, which does not join it."""
         if self.usable and self.belongs_to(caller.core):
             self._forgotten.left_out(caller.operation)
 
@@ -395,10 +408,10 @@ class Unit:
 
     def _registration(self, target: Target) -> TxnId | asyncio.Future[TxnId]:
         """Return the id when `target` is registered, else a future of it, one and the same for all."""
-        future: asyncio.Future[TxnId] | None = target.registration
+        future = self._registrations.get(target)
         if future is None:
             loop = asyncio.get_running_loop()
-            future = target.registration = loop.create_future()
+            future = self._registrations[target] = loop.create_future()
             if not self._to_register:
                 loop.call_soon(self._register)
             self._to_register.append(target)
@@ -424,14 +437,14 @@ class Unit:
             before = self._monotonic()
             await self._add(txn_id, [each for each in group if (each.topic, each.subscription) not in self._opened_with])
         except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
-            for each in group:
-                if not each.registration.done():
-                    each.registration.set_exception(error)
-                    each.registration.exception()  # a waiter may have gone; its operation fails, and dooms the transaction
+            for future in map(self._registrations.__getitem__, group):
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # a waiter may have gone; its operation fails, and dooms the transaction
         else:
-            for each in group:
-                if not each.registration.done():
-                    each.registration.set_result(txn_id)
+            for future in map(self._registrations.__getitem__, group):
+                if not future.done():
+                    future.set_result(txn_id)
             if self._observers is not None:
                 self._observers.registered(self, [(each.topic, each.subscription) for each in group])
         finally:
@@ -713,7 +726,12 @@ class Unit:
     # --- what the machine wants -------------------------------------------------------------------------------------
 
     def when_ended(self, callback: WhenEnded) -> None:
-        """See `enlist.Enlisting`."""
+        """Call `callback(outcome)`, on the loop, when the transaction has ended or can no longer be used here.
+
+        COMMIT or ABORT once that is known. Before it, at most once, None: its time is over, or its outcome is unknown.
+        Consumers use it to forget which messages were acknowledged in it, and to have them again after an abort.
+        When that is already so, it is called in the next turn of the loop.
+        """
         if self._told:
             asyncio.get_running_loop().call_soon(callback, self.machine.outcome)
         if self.state not in FINAL:
@@ -797,16 +815,15 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _is_registered(target: Target) -> bool:
-    future = target.registration
+def _is_registered(future: asyncio.Future[TxnId] | None) -> bool:
     return future is not None and future.done() and not future.cancelled() and future.exception() is None
 
 
-def _partition_stats(target: Target) -> PartitionStats:
+def _partition_stats(target: Target, registration: asyncio.Future[TxnId] | None) -> PartitionStats:
     counts = (target.started, target.confirmed, target.failed, target.bytes)
-    return PartitionStats(target.topic, _is_registered(target), *counts)
+    return PartitionStats(target.topic, _is_registered(registration), *counts)
 
 
-def _subscription_stats(target: Target) -> SubscriptionStats:
+def _subscription_stats(target: Target, registration: asyncio.Future[TxnId] | None) -> SubscriptionStats:
     counts = (target.started, target.confirmed, target.failed, target.cumulative)
-    return SubscriptionStats(target.topic, target.subscription or "", _is_registered(target), *counts)
+    return SubscriptionStats(target.topic, target.subscription or "", _is_registered(registration), *counts)

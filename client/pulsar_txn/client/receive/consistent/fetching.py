@@ -59,7 +59,7 @@ class Fetcher(Generic[T]):
 
     async def _is_past(self, reception: Reception[T], last: Position) -> bool:
         """True if an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
-        (part,) = reception.parts
+        (part,) = reception.partitions
         come = part.machine.redelivery.last_position
         if not part.is_connected:
             return False

@@ -30,6 +30,15 @@ class SeenTransaction:
         self.dropped = False
         self.last: dict[int, int] = {}
 
+    def shown(self, index: int, run: int, *, dropped: bool) -> None:
+        """A partition shows an entry of it, in this run; `dropped` is as the entry's."""
+        self.dropped = self.dropped or dropped
+        self.last[index] = run
+
+    def is_complete(self) -> None:
+        """All of it was shown."""
+        self.complete = True
+
 
 class Run:
     """Neighbouring entries of one transaction, or of none."""
@@ -106,6 +115,10 @@ class PartitionLookahead:
     def is_blocked(self) -> bool:
         """True if its first run is known to wait for a transaction."""
         return self.blocked_by is not None and not self.blocked_by.complete
+
+    def waits_for(self, transaction: SeenTransaction) -> None:
+        """The first run cannot be handed out before this transaction is complete."""
+        self.blocked_by = transaction
 
     def run(self, number: int) -> Run:
         """A run by its number."""

@@ -89,8 +89,8 @@ class Planner:
             owner = None if entry.txn_id is None else self._seen_transaction(entry.txn_id)
             lookahead.add(owner, entry.position, entry.messages, entry.size)
             if owner is not None:
-                owner.dropped = owner.dropped or (lookahead.since is not None and entry.position <= lookahead.since)
-                owner.last[index] = lookahead.end - 1
+                dropped = lookahead.since is not None and entry.position <= lookahead.since
+                owner.shown(index, lookahead.end - 1, dropped=dropped)
 
     def _seen_transaction(self, txn_id: TxnId) -> SeenTransaction:
         found = self._spreads.get(txn_id)
@@ -125,7 +125,7 @@ class Planner:
         reached = min([self._listed, *(lookahead.ends.reached for lookahead in self.lookaheads)])
         waiting = self._incomplete
         while waiting and waiting[0].first <= reached:
-            waiting.popleft().complete = True
+            waiting.popleft().is_complete()
 
     # --- what is handed out -------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Planner:
                 if run.owner is None or run.owner in together:
                     continue
                 if not run.owner.complete:
-                    self.lookaheads[start].blocked_by = run.owner
+                    self.lookaheads[start].waits_for(run.owner)
                     return None
                 together.add(run.owner)
                 for other, last in run.owner.last.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -24,6 +25,7 @@ from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.wire.ids import EARLIEST, MessageId
 
 T = TypeVar("T")
+logger = logging.getLogger("pulsar_txn.client.consistent_reader")
 
 
 class ConsistentReading(Generic[T]):
@@ -54,6 +56,7 @@ class ConsistentReading(Generic[T]):
         self._turn = asyncio.Lock()
         self._failure: PulsarError | None = None
         self._listing: asyncio.Task[None] | None = None
+        self._reading: list[asyncio.Task[None]] = []
         self._id = core.next_resource_id()
 
     @property
@@ -123,9 +126,8 @@ class ConsistentReading(Generic[T]):
                 partition,
                 place,
                 self._planner,
-                interval=self._pause,
+                interval=self._interval,
                 changed=self._wake,
-                failed=self._fail,
             )
             for topic, partition, place in found
         ]
@@ -139,6 +141,17 @@ class ConsistentReading(Generic[T]):
             self._scouts.append(scout)
             self._fetchers.append(Fetcher(scout.topic, scout.place.after, lambda scout=scout: self._subscribe(scout), patience))  # type: ignore[misc]  # the default binds
             scout.join()
+            self._reading += [self._core.spawn(self._guarded(scout.topic, work)) for work in (scout.look(), scout.watch())]
+
+    async def _guarded(self, topic: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PulsarError as error:
+            self._fail(error)
+        except Exception as error:
+            logger.exception("the reader of %s has failed", topic)
+            hint = "make a new reader at the last position"
+            self._fail(PulsarError(f"reading {topic} has ended: {error!r}", hint=hint))
 
     async def _subscribe(self, scout: Scout) -> Reception[T]:
         """Reception of the messages of a partition, from where the program wants them on."""
@@ -172,10 +185,6 @@ class ConsistentReading(Generic[T]):
                 self._wake()
             await asyncio.sleep(self._interval)
 
-    def _pause(self) -> float:
-        """The time between two samples of a partition: so that a reader of many partitions asks no more than one of ten."""
-        return self._interval * max(1.0, len(self._scouts) / 10)
-
     def _wake(self) -> None:
         """Something is known, or was taken."""
         for event in (self._changed, self._wanted, *(scout.wanted for scout in self._scouts)):
@@ -196,6 +205,7 @@ class ConsistentReading(Generic[T]):
         """Close; idempotent. If cancelled, it is closed."""
         self._fail(AlreadyClosed("the consistent reader is closed"))
         self._core.unregister(self._id)
-        if self._listing is not None:
-            self._listing.cancel()
+        for task in (self._listing, *self._reading):
+            if task is not None:
+                task.cancel()
         await close_all([*self._scouts, *self._fetchers])

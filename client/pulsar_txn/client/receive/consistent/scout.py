@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -83,7 +83,7 @@ class ChunkTrail:
 
 
 class Scout:
-    """Shows a planner one partition. `changed()` is called after something was told; `failed(error)` ends it."""
+    """Shows a planner one partition. `changed()` is called after something was told."""
 
     def __init__(
         self,
@@ -93,9 +93,8 @@ class Scout:
         place: PartitionPlace,
         planner: Planner,
         *,
-        interval: Callable[[], float],
+        interval: float,
         changed: Callable[[], None],
-        failed: Callable[[PulsarError], None],
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -107,7 +106,6 @@ class Scout:
         self._planner = planner
         self._interval = interval
         self._changed = changed
-        self._failed = failed
         self._index = -1
         self._sampled = 0
         self._ends = SampledEnds()
@@ -115,37 +113,23 @@ class Scout:
         first = place.begin or (EARLIEST if place.after == EARLIEST else (place.after[0], place.after[1] + 1))
         start = EARLIEST_ID if first == EARLIEST else MessageId(*first)
         self._reader = AsyncEntryReader(core, topic, partition, start, queue_bytes=QUEUE_BYTES, may_create=True)
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Attach; raises as `AsyncEntryReader.start`."""
         await self._reader.start()
 
     def join(self) -> None:
-        """Become a partition of the planner, and begin to read."""
+        """Become a partition of the planner."""
         self._index = self._planner.add_partition(self.place.since)
-        self._tasks = [self._core.spawn(self._guarded(work)) for work in (self._look(), self._watch())]
 
     async def close(self) -> None:
         """Leave the broker; idempotent."""
-        for task in self._tasks:
-            task.cancel()
         await self._reader.close()
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except PulsarError as error:
-            self._failed(error)
-        except Exception as error:
-            logger.exception("the reader of %s has failed", self.topic)
-            self._failed(
-                PulsarError(f"reading {self.topic} has ended: {error!r}", hint="make a new reader at the last position")
-            )
 
     # --- looking ahead ------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Read ahead until it is cancelled. Raises CutTooLarge, MessagesMissing, and what ends the reading."""
         while True:
             while self._planner.ahead >= min(AHEAD, self._planner.limits.ahead) and self._planner.is_ready:
                 self.wanted.clear()
@@ -179,8 +163,8 @@ class Scout:
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Sample as long as transactions are incomplete: often while that helps, less often after that."""
+    async def watch(self) -> None:
+        """Sample until it is cancelled, while transactions are incomplete: often while that helps, less often after that."""
         slower = 1.0
         before: Any = None
         while True:
@@ -196,7 +180,8 @@ class Scout:
                 now = before
             slower = 1.0 if now != before else min(slower * _SLOWER, _SLOWEST)
             before = now
-            await asyncio.sleep(self._interval() * slower)
+            # A reader of many partitions asks no more often than one of ten.
+            await asyncio.sleep(self._interval * max(1.0, len(self._planner.lookaheads) / 10) * slower)
 
     async def _sample(self) -> object:
         """Ask once; what is different when something has moved."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -16,41 +16,38 @@ from pulsar_txn.client.net.tasks import close_all, run_all
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptions, InitialPosition
-from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
-Make: TypeAlias = Callable[[str, int, ConsumerOptions], PartitionConsumer]
-"""Makes the consumer of one partition."""
 
-
-class Parts:
+class Partitions:
     """The partitions of one consumer."""
 
     def __init__(
         self,
         core: Core,
         inbox: Inbox[Any],
-        make: Make,
+        common: Common,
         options: ConsumerOptions,
         topics: Sequence[tuple[str, int]],
         *,
         pattern: TopicPattern | None,
         partitioned: Mapping[TopicName, int],
-        beside: Iterable[str],
+        extra_topics: Iterable[str],
     ) -> None:
-        self.all = [make(name, index, options) for name, index in topics]
+        self.all = [PartitionConsumer(common, name, index, options) for name, index in topics]
         self.only = self.all[0] if len(self.all) == 1 and pattern is None else None
         """The partition, when there is one and there never was another."""
         self._core = core
         self._inbox = inbox
-        self._make = make
+        self._common = common
         self._options = options
         self._pattern = pattern
         self._partitioned = dict(partitioned)
-        self._beside = frozenset(beside)
+        self._extra_topics = frozenset(extra_topics)
         self._watchers: list[asyncio.Task[None]] = []
         self._tell_inbox()
 
@@ -64,8 +61,7 @@ class Parts:
         return part in self.all
 
     def _tell_inbox(self) -> None:
-        self._inbox.only = self.only
-        self._inbox.sources = len(self.all)
+        self._inbox.comes_from(len(self.all), self.only)
 
     @property
     def topic(self) -> str:
@@ -142,7 +138,7 @@ class Parts:
 
     def _leave(self, part: PartitionConsumer) -> None:
         self.all.remove(part)
-        self._inbox.sources = len(self.all)
+        self._tell_inbox()
         part.drop_queued()
 
     async def _grow(self) -> None:
@@ -155,7 +151,7 @@ class Parts:
         if self._pattern is None:
             return
         found = set(await self._pattern.find(self._core, self._options.regex_subscription_mode))
-        gone = [part for part in self.all if part.topic not in found and part.topic not in self._beside]
+        gone = [part for part in self.all if part.topic not in found and part.topic not in self._extra_topics]
         for part in gone:
             self._leave(part)
         await close_all(gone)
@@ -168,7 +164,7 @@ class Parts:
         if not options.durable:
             options = attrs.evolve(options, start_message_id=EARLIEST_ID)
         for name, index in topics:
-            part = self._make(name, index, options)
+            part = PartitionConsumer(self._common, name, index, options)
             self.only = None
             self.all.append(part)
             self._tell_inbox()
@@ -177,6 +173,6 @@ class Parts:
             except BaseException:
                 if part in self.all:
                     self.all.remove(part)
-                    self._inbox.sources = len(self.all)
+                    self._tell_inbox()
                 await part.close()
                 raise
