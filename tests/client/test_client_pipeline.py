@@ -686,7 +686,7 @@ def test_halving_finds_one_message_of_500_in_about_ten_aborts(poison):
     while pending:
         group = suspects.next_group(pending)
         if not any(place.position[1] == poison for place in group):
-            suspects.settled(group)
+            suspects.forget(group)
             pending = pending[len(group) :]
             continue
         aborts += 1

@@ -217,7 +217,7 @@ class History:
         while step is not None and not isinstance(step, steps.Answer):
             match step:
                 case steps.AwaitOperations():
-                    step = self.machine.settled(True, self.now)
+                    step = self.machine.operations_ended(True, self.now)
                 case steps.AwaitId():
                     step = self.machine.id_awaited(self.now)
                 case _:
@@ -307,7 +307,7 @@ def test_what_fails_after_it_was_left_is_not_committed():
     machine.operation_ends("t", None, 1, UnknownError("disk"))
     step = machine.commit(2.0, 5.0)
     assert isinstance(step, steps.AwaitOperations)
-    step = machine.settled(True, 2.0)
+    step = machine.operations_ended(True, 2.0)
     assert isinstance(step, steps.EndTxn)
     assert step.action is TxnAction.ABORT
 
@@ -353,7 +353,7 @@ def test_operations_that_are_not_answered_in_time_doom_it():
     machine = opened()
     machine.operation_starts("t", None, 3)
     machine.commit(1.0, 5.0)
-    step = machine.settled(False, 6.0)
+    step = machine.operations_ended(False, 6.0)
     assert step.action is TxnAction.ABORT
     answer = machine.answered(None, 6.0, left=True)
     assert "3 operations were not confirmed in time" in str(answer.error)
@@ -362,7 +362,7 @@ def test_operations_that_are_not_answered_in_time_doom_it():
 def test_a_stock_coordinator_that_times_the_transaction_out_is_asked_twice_to_abort_it():
     machine = opened()
     machine.abort(1.0, 5.0)
-    machine.settled(True, 1.0)
+    machine.operations_ended(True, 1.0)
     refused = InvalidTransactionStatus("ABORTING")
     assert isinstance(machine.answered(refused, 2.0, left=True), steps.EndTxn)
     assert machine.answered(None, 3.0, left=True) == steps.Answer()
@@ -373,7 +373,7 @@ def test_a_stock_coordinator_that_times_the_transaction_out_is_asked_twice_to_ab
 def test_an_end_that_comes_too_late_is_refused_with_a_hint(ask):
     machine = opened()
     machine.commit(1.0, 5.0)
-    machine.settled(True, 1.0)
+    machine.operations_ended(True, 1.0)
     machine.answered(None, 1.0, left=True)
     with pytest.raises(TransactionStateError, match=f"{ask} of a transaction that is COMMITTED"):
         getattr(machine, ask)(2.0, 5.0)

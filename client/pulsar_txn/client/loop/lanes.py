@@ -208,7 +208,7 @@ class Lane(Generic[T]):
         result, error = await self._attempt(group, self._shared.handler)
         if error is None:
             self._shared.suspects.first.worked()
-            self._shared.suspects.settled(group)
+            self._shared.suspects.forget(group)
             self._shared.report.committed(group)
             return result
         poison = is_blamed(error) and self._shared.suspects.failed(group)
@@ -221,7 +221,7 @@ class Lane(Generic[T]):
         result, failed = await self._attempt(group, work)
         if failed is None:
             self._shared.report.removed(group, error)
-            self._shared.suspects.settled(group)
+            self._shared.suspects.forget(group)
         else:
             self._shared.report.aborted(group, failed)
         return result

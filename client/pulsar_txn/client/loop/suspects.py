@@ -70,8 +70,8 @@ class Suspects:
         """True if the next attempt with the first message of this group, which was aborted, takes fewer messages."""
         return len(self.next_group(group)) < len(group)
 
-    def settled(self, group: Sequence[Message[Any]]) -> None:
-        """Forget them."""
+    def forget(self, group: Sequence[Message[Any]]) -> None:
+        """Forget messages that are committed, or removed as poison."""
         if self._aborts:
             for message in group:
                 self._forget(key_of(message))

@@ -28,7 +28,7 @@ MessagePositions: TypeAlias = dict[PartitionConsumer, list[MessagePosition]]
 
 
 class Acknowledger:
-    """Settles the messages of one consumer. The arguments are those of its public methods."""
+    """Acknowledges and gives back the messages of one consumer. The arguments are those of its public methods."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@
 
 The messages join the transaction, as with `receive_many(txn=…)`. It opens with the first operation in it, or on entering
 with `eager=True`. The acknowledgement names every message and is never cumulative: a cumulative one would include messages
-that another consumer has settled, and messages that were never delivered here. So it conflicts when anybody else has
-settled a message.
+that another consumer has acknowledged, and messages that were never delivered here. So it conflicts when anybody else has
+acknowledged a message.
 
 After an abort the broker delivers again what was acknowledged, and is asked for the rest. If nobody could tell the
 coordinator to abort, acknowledged messages come again after it has ended the transaction at its timeout. After a commit

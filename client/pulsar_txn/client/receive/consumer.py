@@ -109,7 +109,7 @@ class AsyncConsumer(Generic[T]):
         return len(self._reception.inbox.queue)
 
     def stats(self) -> ConsumerStats:
-        """Counters of received and settled messages, and the size of the queue."""
+        """Counters of received and acknowledged messages, and the size of the queue."""
         return ConsumerStats(
             received=self._reception.inbox.received,
             acknowledged=self._reception.acknowledger.acknowledged,
@@ -329,7 +329,7 @@ class AsyncConsumer(Generic[T]):
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> Awaitable[None]:
         """Take messages out of the transaction that they joined: its commit does not acknowledge them, its abort leaves them.
 
-        The program settles them itself, as if it had received them without `txn`. No effect for messages that are
+        The program acknowledges them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
         """
         self._reception.acknowledger.leave_out([message] if isinstance(message, Message) else message)

@@ -1,4 +1,4 @@
-"""Holder of what a loop over units has received: it keeps its messages while one unit after the other tries to settle them."""
+"""Holder of what a loop over units has received: it keeps the messages while unit after unit tries to acknowledge them."""
 
 from __future__ import annotations
 

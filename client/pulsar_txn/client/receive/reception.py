@@ -1,4 +1,4 @@
-"""Reception of messages by a consumer: its partitions, its queue, and those who settle what was received.
+"""Reception of messages by a consumer: its partitions, its queue, and what acknowledges them or gives them back.
 
 Programs hold an `AsyncConsumer`. Blocks, loops and the blocking client work on its reception (`reception_of`).
 """
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Reception(Generic[T]):
-    """Has the partitions, the inbox, and those who settle messages."""
+    """Has the partitions, the inbox, and what acknowledges messages or gives them back."""
 
     def __init__(
         self,

@@ -355,7 +355,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Cell]] = {
 
 
 class AwaitOperations(NamedTuple):
-    """Flush, and wait for the operations; then `settled`. With `whole`, calls that nobody awaited fail the transaction."""
+    """Flush, and wait for the operations; then `operations_ended`. With `whole`, calls that nobody awaited are failures."""
 
     until: float
     whole: bool
@@ -470,8 +470,8 @@ class Target:
 class TransactionMachine:
     """The machine. A method is an event; `effects` is what the shell then performs, in its order, and clears.
 
-    The events of an end (`commit`, `abort`, `prepare`, `settled`, `id_awaited`, `answered`) return its next step. All times are
-    seconds of one monotonic clock. `txn_id`: of a transaction that was begun elsewhere; `prepared`: its token.
+    The events of an end (`commit`, `abort`, `prepare`, `operations_ended`, `id_awaited`, `answered`) return its next step. All
+    times are seconds of one monotonic clock. `txn_id`: of a transaction that was begun elsewhere; `prepared`: its token.
     """
 
     def __init__(
@@ -672,7 +672,7 @@ class TransactionMachine:
         self._begins(TxnAction.COMMIT, now + budget)
         if act is Act.RECALL:
             reason = self._reason if before is State.GIVEN_UP else self._timed_out()
-            return self._recall(reason, now, budget, settled=before is State.GIVEN_UP)
+            return self._recall(reason, now, budget, operations_ended=before is State.GIVEN_UP)
         self._move(Event.COMMIT, now)
         if act is Act.AGAIN and not self.attached:
             return self._whole(now)
@@ -722,7 +722,7 @@ class TransactionMachine:
         if not self.failures:
             return None
         self._begins(None, now + budget)
-        return self._recall(self._operation_failed(), now, budget, settled=True)
+        return self._recall(self._operation_failed(), now, budget, operations_ended=True)
 
     def close(self, error: PulsarError, now: float, budget: float, *, is_opening: bool) -> Step | None:
         """Its client closes: leave alone what others decide on, abort what is open. None: there is nothing to abort."""
@@ -773,7 +773,7 @@ class TransactionMachine:
         """The program has asked for input in it, also when none came."""
         self.looked_for_input = True
 
-    def settled(self, all_ended: bool, now: float) -> Step:
+    def operations_ended(self, all_ended: bool, now: float) -> Step:
         """The operations were waited for."""
         self._note_unanswered(all_ended)
         return self._id_or_abort(now) if self.state in _WANTED_ABORT else self._whole(now)
@@ -831,12 +831,12 @@ class TransactionMachine:
         """Go on with a commit or prepare if all operations have worked."""
         left = self._end - now
         if self.failures:
-            return self._recall(self._operation_failed(), now, left, settled=True)
+            return self._recall(self._operation_failed(), now, left, operations_ended=True)
         if self._token is not None:
             self._repeated, self.prepared = self.prepared is not None, self._token
             return self._next(PrepareTxn(self._token, max(0.001, left)))
         if self.options.force_abort:
-            return self._recall(None, now, left, settled=True)
+            return self._recall(None, now, left, operations_ended=True)
         if self.id is None:
             if self.is_empty:
                 self.effects.append(WarnEmpty())
@@ -913,12 +913,12 @@ class TransactionMachine:
 
     # --- abort ------------------------------------------------------------------------------------------------------
 
-    def _recall(self, reason: TransactionAborted | None, now: float, budget: float, *, settled: bool) -> Step:
+    def _recall(self, reason: TransactionAborted | None, now: float, budget: float, *, operations_ended: bool) -> Step:
         """Abort in place of the commit or prepare that cannot be; `reason` is None for a dry run."""
         budget = max(ABORT_WAIT_SECONDS, budget)
         self._recalls, self._reason, self._end, self._repeated = True, reason, now + budget, False
         self._move(Event.COMMIT if self.state is State.GIVEN_UP else Event.RECALL, now)
-        return self._id_or_abort(now) if settled else self._abort_waits(budget)
+        return self._id_or_abort(now) if operations_ended else self._abort_waits(budget)
 
     def _abort_waits(self, budget: float) -> Step:
         """Wait for the operations, but leave END_TXN the time that it needs."""

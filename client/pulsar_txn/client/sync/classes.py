@@ -552,7 +552,7 @@ class Consumer(GenericBlocking[AsyncConsumer[T], T]):
         return self._inner.queued
 
     def stats(self) -> ConsumerStats:
-        """Counters of received and settled messages, and the size of the queue."""
+        """Counters of received and acknowledged messages, and the size of the queue."""
         return self._loop.call(self._inner.stats)
 
     def receive(self, timeout: float | timedelta | None = None, *, txn: Transaction | None = None) -> Message[T]:
@@ -671,7 +671,7 @@ class Consumer(GenericBlocking[AsyncConsumer[T], T]):
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
         """Take messages out of the transaction that they joined: its commit does not acknowledge them, its abort leaves them.
 
-        The program settles them itself, as if it had received them without `txn`. No effect for messages that are
+        The program acknowledges them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
         """
         self._loop.call(lambda: self._inner.leave_out(message))

@@ -538,10 +538,10 @@ class Unit:
         machine = self.machine
         match step:
             case steps.AwaitOperations(until, whole):
-                all_ended = await self._settle(until)
+                all_ended = await self._operations_end(until)
                 if whole:
                     self._fail_unawaited_calls()
-                return machine.settled(all_ended, self._monotonic())
+                return machine.operations_ended(all_ended, self._monotonic())
             case steps.AwaitId(until):
                 if self._first_request is not None:
                     await asyncio.wait([self._first_request], timeout=max(0.0, until - self._monotonic()))
@@ -559,7 +559,7 @@ class Unit:
             error = failed
         return machine.answered(error, self._monotonic(), left=self._tally.sent > sent)
 
-    async def _settle(self, until: float) -> bool:
+    async def _operations_end(self, until: float) -> bool:
         """Flush, and wait for all operations until then on the clock; returns True if all have ended."""
         if not self.machine.busy_targets:
             return True
@@ -660,7 +660,7 @@ class Unit:
         end = self._monotonic() + self._commit_timeout
         if machine.id is not None or self._is_opening:
             self._acknowledge_input()
-        all_ended = await self._settle(end if machine.deadline is None else min(end, machine.deadline))
+        all_ended = await self._operations_end(end if machine.deadline is None else min(end, machine.deadline))
         machine.check_leavable()
         self._fail_unawaited_calls()
         step = machine.waited(all_ended, now := self._monotonic(), end - now)
