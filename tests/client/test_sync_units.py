@@ -58,7 +58,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
 
 def left(client, producer, expected, **options):
     """A block whose one send is refused on the loop's thread, although the caller's was told that there is room."""
-    producer._sending._beside = attrs.evolve(encoded_sender_of(inner(producer)), takes=lambda *_: True)
+    producer._sending._encoded_sender = attrs.evolve(encoded_sender_of(inner(producer)), takes=lambda *_: True)
     with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction(eager=True) as txn:
         ticket = producer.send_nowait(b"x", txn=txn, **options)
     assert isinstance(ticket.exception(), expected)

@@ -10,6 +10,7 @@ from fake_broker import fake_client
 from pulsar_txn.client import CommitOutcomeUnknown, ConsumerType, TransactionConflict, TransactionState
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
+    NotAllowedError,
     TransactionOperationFailed,
     TransactionStateError,
     TransactionTimedOut,
@@ -292,7 +293,7 @@ async def test_when_the_transaction_cannot_begin_the_messages_come_again(broker)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         deliver(broker, 0)
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(NotAllowedError):
             async with consumer.transactional_batch(max_messages=1, max_wait=1, eager=True):
                 pass
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
