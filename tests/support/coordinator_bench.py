@@ -13,7 +13,7 @@ from pulsar_txn.broker.serving import AsyncioRuntime, Runtime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.tc_service.cluster.attempts import Answer
-from pulsar_txn.tc_service.cluster.ends import WaitingEnd
+from pulsar_txn.tc_service.cluster.ends import Told, WaitingEnd
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
 from pulsar_txn.tc_service.server.incarnations import store_id
@@ -28,7 +28,6 @@ class ScriptedDriver:
     def __init__(self) -> None:
         self.ended = self.alarms = self.repeated = 0
         self.answers: Counter[Answer] = Counter()
-        self.watch: Callable[[TellParticipant, int], None] = lambda _effect, _attempts: None
         self.waiting = self.to_repeat = self.spared = self.oldest_ms = 0
         self.topics_held_back: dict[str, int] = {}
         self.waiting_ends: dict[tuple[TxnId, Participant], WaitingEnd] = {}
@@ -66,7 +65,7 @@ class ScriptedCluster:
     def claims_backend(self) -> Any:
         return self.claims_place
 
-    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+    def tell(self, effect: TellParticipant, told: Told) -> None:
         self.told.append(effect)
         self.waiting.append(lambda: self._holds(effect, told))
         if self.answers:
@@ -77,10 +76,9 @@ class ScriptedCluster:
         for each in waiting:
             each()
 
-    def _holds(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+    def _holds(self, effect: TellParticipant, told: Told) -> None:
         self.driver.ended += 1
-        self.driver.watch(effect, 1)
-        told(effect.txn_id)
+        told(effect, 1)
 
     def is_verified(self, participant: Participant) -> bool:
         return participant in self._found

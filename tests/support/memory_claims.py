@@ -1,4 +1,4 @@
-"""The claims of one cluster in memory: what `ClaimsBackend` promises, without a cluster."""
+"""The claims of one cluster in memory: what `TopicClaims` promises, without a cluster."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Cluster:
 
     def tell(self, *effects: TellParticipant) -> None:
         for each in effects:
-            self.driver.tell(each, self.told.append)
+            self.driver.tell(each, lambda held, _attempts: self.told.append(held.txn_id))
 
     async def until_told(self, count: int) -> None:
         while len(self.told) < count:  # noqa: ASYNC110 - in virtual time

@@ -37,7 +37,7 @@ class Telling:
 
     def tell(self, topic: str, txn_id: TxnId, action: TxnAction, subscription: str | None = None) -> None:
         effect = TellParticipant(txn_id, Participant(topic, subscription), action, txn_id.least)
-        self.driver.tell(effect, self.told.append)
+        self.driver.tell(effect, lambda held, _attempts: self.told.append(held.txn_id))
 
     async def until(self, count: int) -> None:
         while len(self.told) < count:  # noqa: ASYNC110 - the broker's time

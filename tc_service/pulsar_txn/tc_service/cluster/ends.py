@@ -27,7 +27,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
@@ -186,7 +186,7 @@ class _End:
 
     __slots__ = ("attempts", "effect", "last", "since_ms", "told")
 
-    def __init__(self, effect: TellParticipant, told: Callable[[TxnId], None] | None, now_ms: int) -> None:
+    def __init__(self, effect: TellParticipant, told: Told | None, now_ms: int) -> None:
         self.effect = effect
         self.told = told
         self.since_ms = now_ms
@@ -204,8 +204,8 @@ class WaitingEnd:
     detail: str = ""
 
 
-def _watch_nothing(_effect: TellParticipant, _attempts: int) -> None:
-    """Do nothing: nobody watches."""
+Told: TypeAlias = Callable[[TellParticipant, int], None]
+"""Called with an end that its participant holds, and how many attempts that took."""
 
 
 class EndDriver:
@@ -234,8 +234,6 @@ class EndDriver:
         """Ends that were told once more."""
         self.answers: Counter[Answer] = Counter()
         """Attempts by their answer."""
-        self.watch: Callable[[TellParticipant, int], None] = _watch_nothing
-        """Called with each end that is told, and how many attempts that took."""
         self._cluster = cluster
         self._attempts = attempts
         self._runtime = runtime
@@ -295,8 +293,8 @@ class EndDriver:
         if len(self._all_answered) > _MOST_ANSWERED:
             del self._all_answered[next(iter(self._all_answered))]
 
-    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
-        """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
+    def tell(self, effect: TellParticipant, told: Told) -> None:
+        """Tell one participant until it holds the outcome durably, then call `told` once. Never raises."""
         if self._closed:
             return
         now_ms, participant = self._now_ms(), effect.participant
@@ -373,13 +371,12 @@ class EndDriver:
         txn_id, participant = effect.txn_id, effect.participant
         self.ended += 1
         self._untold.pop((txn_id, participant.topic, participant.subscription), None)
-        self.watch(effect, end.attempts)
         if self._repeats is not None:
             self._repeats.add(effect, now_ms, all_answered=txn_id in self._all_answered)
             if self._repeating is None:
                 self._repeat_later(self._repeats)
         try:  # one coordinator's fault must not take the connection from the others
-            end.told(txn_id)
+            end.told(effect, end.attempts)
         except Exception:
             logger.exception("the end of %s was told, and its coordinator failed", txn_id)
 

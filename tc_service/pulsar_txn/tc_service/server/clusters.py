@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from pulsar_txn.broker.serving import coordinator_log_name
 from pulsar_txn.client.errors import PulsarError
@@ -22,9 +21,9 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.protocols import LogStore, MetadataStore, StoreUnsupported, VersionConflict
 from pulsar_txn.tc_service.claims import Claims, TopicClaims
 from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
-from pulsar_txn.tc_service.cluster.attempts import Answer, BrokerAttempts
+from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.ends import EndDriver, WaitingEnd
+from pulsar_txn.tc_service.cluster.ends import EndDriver, Told
 from pulsar_txn.tc_service.cluster.participants import (
     ClusterRefused,
     ParticipantRefused,
@@ -48,81 +47,13 @@ _COUNT: Final = "/tc-service/coordinators"
 _CLUSTERS: Final = "/tc-service/clusters"
 
 
-class Cluster(Protocol):
-    """One cluster, as the server asks it."""
-
-    @property
-    def claims_backend(self) -> TopicClaims:
-        """Store of the claims in this cluster."""
-
-    async def start(self) -> None:
-        """Look whether it can take part. Raises ClusterRefused."""
-
-    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
-        """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
-
-    def is_verified(self, participant: Participant) -> bool:
-        """True if the participant was found there before, so that nobody need be asked."""
-
-    async def is_missing(self, topic: str) -> bool:
-        """True if the cluster says that there is no such topic at this moment."""
-        ...
-
-    async def verify(self, participant: Participant) -> None:
-        """Refusal for a topic or subscription that cannot take part, or that is not there."""
-
-    @property
-    def driver(self) -> Driver:
-        """Driver that tells its participants the outcomes."""
-
-    async def close(self) -> None:
-        """Tell nobody any more."""
-
-
-class Driver(Protocol):
-    """Driver of a cluster's ends, as far as it shows itself; see `cluster.ends.EndDriver`."""
-
-    ended: int
-    alarms: int
-    repeated: int
-    answers: Counter[Answer]
-    watch: Callable[[TellParticipant, int], None]
-
-    @property
-    def spared(self) -> int:
-        """Ends that were not told once more, because nothing of their transaction can come late."""
-
-    @property
-    def waiting(self) -> int:
-        """Ends that are not told yet."""
-
-    @property
-    def to_repeat(self) -> int:
-        """Ends that will be told once more."""
-
-    @property
-    def oldest_ms(self) -> int:
-        """Age of the first of them."""
-
-    def failing_topics(self) -> dict[str, int]:
-        """Topics whose last attempt failed, with the number of failures in a row."""
-
-    def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
-        """The last attempt at a participant that does not hold its outcome yet."""
-
-    def all_answered(self, txn_id: TxnId) -> None:
-        """Nothing of a transaction can come late, says its client; its ends follow."""
-
-    def repeat(self, effect: TellParticipant, seconds: float) -> None:
-        """Tell once more what a process before this one has told."""
-
-
 class Clusters:
     """All of them, by name. Implements the broker's protocol `Participants` for the coordinators."""
 
-    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+    def __init__(self, clusters: Mapping[str, OneCluster]) -> None:
         self._clusters = dict(clusters)
         self._only = next(iter(clusters)) if len(clusters) == 1 else None
+        self._watch: Callable[[str, TellParticipant, int], None] | None = None
         self._unknown: dict[str, int] = {}
         self._closed = False
         self.claims: Mapping[str, Claims] = {}
@@ -177,15 +108,14 @@ class Clusters:
         found = self._clusters.get(cluster)
         return found is not None and await found.is_missing(topic)
 
-    def driver(self, cluster: str) -> Driver | None:
+    def driver(self, cluster: str) -> EndDriver | None:
         """The driver of a cluster's ends; None for one that is not configured any more."""
         found = self._clusters.get(cluster)
         return None if found is None else found.driver
 
     def watch(self, told: Callable[[str, TellParticipant, int], None]) -> None:
         """Call `told` with the cluster, the end and its attempts, for each participant that holds its outcome."""
-        for name, cluster in self._clusters.items():
-            cluster.driver.watch = partial(told, name)
+        self._watch = told
 
     def all_answered(self, txn_id: TxnId) -> None:
         """Nothing of a transaction can come late, says its client."""
@@ -206,7 +136,8 @@ class Clusters:
         name, participant = decode(effect.participant)
         cluster = self._clusters.get(name)
         if cluster is not None:
-            cluster.tell(TellParticipant(effect.txn_id, participant, effect.action, effect.low_watermark), told)
+            end = TellParticipant(effect.txn_id, participant, effect.action, effect.low_watermark)
+            cluster.tell(end, partial(self._holds, name, told))
             return
         waiting = self._unknown[name] = self._unknown.get(name, 0) + 1
         if waiting == 1:
@@ -214,6 +145,12 @@ class Clusters:
                 "%s of %s at %s waits: the configuration has no cluster %r any more; configure it again, and restart",
                 effect.action.name, effect.txn_id, participant.topic, name,
             )  # fmt: skip
+
+    def _holds(self, name: str, told: Callable[[TxnId], None], effect: TellParticipant, attempts: int) -> None:
+        """A participant holds its outcome."""
+        if self._watch is not None:
+            self._watch(name, effect, attempts)
+        told(effect.txn_id)
 
     async def start(self) -> None:
         """Look whether they can take part. Raises ClusterRefused."""
@@ -236,7 +173,7 @@ def of_cluster(cluster: str, participants: Iterable[Participant]) -> tuple[Parti
 
 
 class OneCluster:
-    """Implements `Cluster`. `repeat_after_seconds`: see `EndDriver`."""
+    """One cluster, as the server asks it. `repeat_after_seconds`: see `EndDriver`."""
 
     def __init__(self, name: str, config: ClusterConfig, runtime: Runtime, repeat_after_seconds: float | None = None) -> None:
         self.name = name
@@ -254,12 +191,12 @@ class OneCluster:
         """Its admin API, where the configuration names one; after `start`."""
         return self._admin
 
-    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
-        """See `Cluster.tell`."""
+    def tell(self, effect: TellParticipant, told: Told) -> None:
+        """Tell one of its participants the outcome until it holds it durably."""
         self.driver.tell(effect, told)
 
     def is_verified(self, participant: Participant) -> bool:
-        """See `Cluster.is_verified`."""
+        """True if the participant was found there before, so that nobody need be asked."""
         return (participant.topic, participant.subscription) in self._found
 
     async def start(self) -> None:
@@ -277,7 +214,7 @@ class OneCluster:
             logger.warning("%s. Its transactions wait until it answers", refused)
 
     async def verify(self, participant: Participant) -> None:
-        """See `Cluster.verify`."""
+        """Raise Refusal for a topic or subscription that cannot take part, or that is not there."""
         try:
             await verify_participant(self._brokers, participant, self._admin)
         except ParticipantRefused as refused:
@@ -289,7 +226,7 @@ class OneCluster:
             del self._found[next(iter(self._found))]
 
     async def is_missing(self, topic: str) -> bool:
-        """See `Cluster.is_missing`."""
+        """True if the cluster says that there is no such topic at this moment."""
         try:
             return await is_missing(self._brokers, topic)
         except (PulsarError, ParticipantRefused) as error:
