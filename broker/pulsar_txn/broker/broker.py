@@ -63,7 +63,13 @@ class Broker:
     nothing is confirmed any more and the process should end with code 74; `on_storage_failed` is called once.
     """
 
-    def __init__(self, config: BrokerConfig, store: LogStore, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: LogStore,
+        runtime: Runtime,
+        on_storage_failed: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
         self.config = config
         self.store = store
         self.clock = Clock(runtime)
@@ -88,7 +94,7 @@ class Broker:
         self.service_url_tls = ""
         self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
-        self.on_storage_failed: Callable[[Exception], None] = lambda _: None
+        self.on_storage_failed = on_storage_failed
         self.coordinators: Coordinators | None = None
         self.transactional_ids: TransactionalIds | None = None
         self.take_overs: TakeOvers | None = None
@@ -140,9 +146,15 @@ class Broker:
         waits = LongWaits(self.turn, lambda: self.coordinators, self.config.transaction_wait_warning_in_seconds * 1000)
         self._repeating.every(WAITS_SECONDS, waits.look)
 
+    def listens(self, service_url: str, service_url_tls: str) -> None:
+        """Clients reach this broker at these addresses from now on; empty: there is none."""
+        self.service_url, self.service_url_tls = service_url, service_url_tls
+
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, partial(Session, self, _COMMANDS, _FRAMES, txn.REQUESTS))
+        connection = Connection(self)
+        connection.serve(Session(self, _COMMANDS, _FRAMES, txn.REQUESTS, connection))
+        return connection
 
     def new_consumer_name(self) -> str:
         """A name for a consumer that brought none."""

@@ -92,8 +92,7 @@ class Standalone:
         if self._owns_store:
             await store.start()
         try:
-            self.broker = Broker(self.config, store, self._runtime)
-            self.broker.on_storage_failed = lambda _: self.storage_failed.set()
+            self.broker = Broker(self.config, store, self._runtime, lambda _: self.storage_failed.set())
             await self.broker.start()
             ports = Ports("brokerServicePort", self.config, self._runtime, self.broker.limits)
             await ports.open(
@@ -107,7 +106,7 @@ class Standalone:
             raise
         self._ports = ports
         address = reachable(self.config.bind_address, self.config.advertised_address)
-        self.broker.service_url, self.broker.service_url_tls = ports.urls(address)
+        self.broker.listens(*ports.urls(address))
         _logger.info("listening on %s", " and ".join(filter(None, (self.broker.service_url, self.broker.service_url_tls))))
 
     async def close(self) -> None:

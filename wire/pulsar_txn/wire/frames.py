@@ -68,6 +68,10 @@ class FrameReader:
         """Bytes of an incomplete frame that wait for more."""
         return len(self._tail)
 
+    def allow(self, max_frame_size: int) -> None:
+        """Take frames of this size from here on."""
+        self.max_frame_size = max_frame_size
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the next segment; return the frames that are complete now, without their total size.
 

@@ -158,7 +158,7 @@ class HttpServer:
         server = None if self._runner is None else self._runner.server
         if most and len(self._waiting) + (0 if server is None else len(server.connections)) >= most:
             key = "maxHttpServerConnections"
-            limits.reached[key] += 1
+            limits.note_reached(key)
             return _Refused(f"the HTTP port has {most} connections, as many as {key} allows; retry, or raise that key")
         if server is not None:
             return server()

@@ -166,6 +166,18 @@ class Limits:
 
     # ---- long answers
 
+    def note_reached(self, key: str) -> None:
+        """Count that a limit was reached, by the key of the configuration."""
+        self.reached[key] += 1
+
+    def list_written(self, size: int) -> None:
+        """A long answer of so many bytes waits for its client."""
+        self.list_bytes += size
+
+    def list_taken(self, size: int) -> None:
+        """The client took so many bytes of it, or is gone."""
+        self.list_bytes -= size
+
     def check_list(self) -> None:
         """Check that another list of topics may be made. Raises LimitReached while clients do not read those that were."""
         most = self._config.max_topic_list_in_flight_heap_mem_size_mb << 20

@@ -103,6 +103,11 @@ class _Namespace:
         """The number of the next change."""
         return self.first + len(self.changes)
 
+    def note(self, added: Sequence[str], gone: Sequence[str]) -> None:
+        """Topics or partitions were made or deleted."""
+        self.changes += [(each, True) for each in added]
+        self.changes += [(each, False) for each in gone]
+
     def forget_what_all_heard(self) -> None:
         heard = min((each.seen for each in self.watchers.values()), default=self.end)
         del self.changes[: heard - self.first]
@@ -183,8 +188,7 @@ class TopicLists:
         """Topics or partitions of a namespace were made or deleted."""
         namespace = self._namespaces.get((tenant, name))
         if namespace is not None:
-            namespace.changes += [(each, True) for each in added]
-            namespace.changes += [(each, False) for each in gone]
+            namespace.note(added, gone)
             self._tell_soon((tenant, name))
 
     def _tell_soon(self, name: tuple[str, str]) -> None:

@@ -27,15 +27,8 @@ _KEY_SHARED_STICKY: Final = 1
 
 async def on_subscribe(session: Session, body: Any) -> None:
     """SUBSCRIBE: answered once the subscription is durable and the consumer has its place."""
-    task = asyncio.current_task()
-    if body.consumer_id in session.opening_consumers or task is None:
-        raise Refusal(ServerError.ServiceNotReady, f"consumer {body.consumer_id} is being created already; retry")
-    session.check_room_for_consumer(body.consumer_id)
-    session.opening_consumers[body.consumer_id] = task  # its place is taken before the first await
-    try:
+    with session.opening_consumer(body.consumer_id):
         await _subscribe(session, body)
-    finally:
-        del session.opening_consumers[body.consumer_id]
 
 
 async def _subscribe(session: Session, body: Any) -> None:
@@ -52,7 +45,7 @@ async def _subscribe(session: Session, body: Any) -> None:
         topic = await _topic(session.services, name, body)
         consumer = await _new_consumer(session, topic, name, body)
         await _join(session, topic, consumer, body)
-        session.consumers[body.consumer_id] = consumer
+        session.add_consumer(consumer)
     session.connection.write_command("success", request_id=body.request_id)
 
 

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from pulsar_txn.broker.net.intake import SENDS
 from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -23,15 +22,8 @@ from .validation import validate_client_name, validate_subscription_name, valida
 
 async def on_producer(session: Session, body: Any) -> None:
     """PRODUCER: answered once the topic is open and the producer may publish; one that waits is told so first."""
-    task = asyncio.current_task()
-    if body.producer_id in session.opening_producers or task is None:
-        raise Refusal(ServerError.ServiceNotReady, f"producer {body.producer_id} is being created already; retry")
-    session.check_room_for_producer(body.producer_id)
-    session.opening_producers[body.producer_id] = task  # its place is taken before the first await
-    try:
+    with session.opening_producer(body.producer_id):
         await _open(session, body)
-    finally:
-        del session.opening_producers[body.producer_id]
 
 
 async def _open(session: Session, body: Any) -> None:
@@ -97,9 +89,9 @@ async def _join(session: Session, topic: AnyTopic, producer: Producer, version: 
         session.services.remove_producer(producer)
         raise
     if ready:
-        session.producers[body.producer_id] = producer
+        session.add_producer(producer)
     else:
-        session.waiting_producers[body.producer_id] = (producer, body)
+        session.add_waiting(producer, body)
     _answer(session, body, producer, ready=ready, version=version)
 
 
@@ -113,11 +105,11 @@ def _end_wait(session: Session, body: Any, producer: Producer, version: bytes, r
     waiter, _ = session.waiting_producers.get(producer.producer_id, (None, None))
     if waiter is not producer:
         return  # it was closed, or asked for again
-    del session.waiting_producers[producer.producer_id]
+    session.take_waiting(producer.producer_id)
     if refusal is not None:
         session.connection.refuse(body, refusal)
         return
-    session.producers[producer.producer_id] = producer
+    session.add_producer(producer)
     _answer(session, body, producer, ready=True, version=version)
 
 
@@ -150,8 +142,9 @@ async def on_close_producer(session: Session, body: Any) -> None:
 
 def _end_turn(session: Session, producer_id: int, why: str) -> None:
     """A producer that waits for its topic does not wait any more, and its request is answered."""
-    waiter, asked = session.waiting_producers.pop(producer_id, (None, None))
-    if waiter is not None:
+    waiting = session.take_waiting(producer_id)
+    if waiting is not None:
+        waiter, asked = waiting
         session.services.remove_producer(waiter)
         session.connection.refuse(asked, Refusal(ServerError.ServiceNotReady, f"the producer {why} before its turn came"))
 
@@ -164,10 +157,7 @@ def on_send(session: Session, frame: bytes) -> None:
         if producer_id not in session.closed_producers:  # closed a moment ago: its last sends are dropped
             raise WireError(f"SEND for producer {producer_id}, which is not open on this connection")
         return
-    producer.begin_send()
-    session.pending_sends += 1
-    if session.pending_sends == session.max_pending_sends:
-        session.connection.hold(SENDS, hold=True)
+    session.begin_send(producer)
     if txn_id is not None and session.principal is not None:
         foreign = foreign_in(session, txn_id, f"{producer.topic.name} is not registered in it")
         if foreign is not None:

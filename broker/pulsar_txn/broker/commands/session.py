@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Protocol, TypeAlias
@@ -183,19 +183,41 @@ class Session:
 
     # ---- limits
 
-    def check_room_for_producer(self, producer_id: int) -> None:
-        """Refusal when this client has too many producers; those that wait or are being created count."""
-        held = (self.producers, self.waiting_producers, self.opening_producers)
+    @contextmanager
+    def opening_producer(self, producer_id: int) -> Iterator[None]:
+        """Inside, a producer is being created: its place is taken before the first await.
+
+        Refusal when it is being created already, or this client has too many; those that wait or are being created count.
+        """
+        task, held = asyncio.current_task(), (self.producers, self.waiting_producers, self.opening_producers)
+        if producer_id in self.opening_producers or task is None:
+            raise Refusal(ServerError.ServiceNotReady, f"producer {producer_id} is being created already; retry")
         _check_room("producers", producer_id, held, self.services.config.max_producers_per_connection)
         if not any(producer_id in each for each in held):
             self._check_role("Producers", self.services.config.max_producers_per_role, _producers_of)
+        self.opening_producers[producer_id] = task
+        try:
+            yield
+        finally:
+            del self.opening_producers[producer_id]
 
-    def check_room_for_consumer(self, consumer_id: int) -> None:
-        """Refusal when this client has too many consumers; those that are being created count."""
-        held = (self.consumers, self.opening_consumers)
+    @contextmanager
+    def opening_consumer(self, consumer_id: int) -> Iterator[None]:
+        """Inside, a consumer is being created: its place is taken before the first await.
+
+        Refusal when it is being created already, or this client has too many; those that are being created count.
+        """
+        task, held = asyncio.current_task(), (self.consumers, self.opening_consumers)
+        if consumer_id in self.opening_consumers or task is None:
+            raise Refusal(ServerError.ServiceNotReady, f"consumer {consumer_id} is being created already; retry")
         _check_room("consumers", consumer_id, held, self.services.config.max_consumers_per_connection)
         if not any(consumer_id in each for each in held):
             self._check_role("Consumers", self.services.config.max_consumers_per_role, _consumers_of)
+        self.opening_consumers[consumer_id] = task
+        try:
+            yield
+        finally:
+            del self.opening_consumers[consumer_id]
 
     def _check_role(self, kind: str, most: int, count: Callable[[Session], int]) -> None:
         """Refusal when all clients of this role have too many; operators are not limited."""
@@ -203,6 +225,25 @@ class Session:
             raise LimitReached(f"max{kind}PerRole", f"role {self.principal!r} has {most} {kind.lower()} at this broker")
 
     # ---- owner of producers
+
+    def add_producer(self, producer: Producer) -> None:
+        """A producer may publish."""
+        self.producers[producer.producer_id] = producer
+
+    def add_waiting(self, producer: Producer, asked: Any) -> None:
+        """A producer waits for its topic. `asked`: the request that is answered when the wait ends."""
+        self.waiting_producers[producer.producer_id] = (producer, asked)
+
+    def take_waiting(self, producer_id: int) -> tuple[Producer, Any] | None:
+        """Take a producer that does not wait any more, and its request; None where none of this number waits."""
+        return self.waiting_producers.pop(producer_id, None)
+
+    def begin_send(self, producer: Producer) -> None:
+        """A SEND came, which is to be answered; at the limit no further one is taken."""
+        producer.begin_send()
+        self.pending_sends += 1
+        if self.pending_sends == self.max_pending_sends:
+            self.connection.hold(SENDS, hold=True)
 
     async def is_alive(self) -> bool:
         """True if the client answers; if it does not, its connection and all it holds are gone afterwards."""
@@ -253,6 +294,10 @@ class Session:
             self.connection.hold(SENDS, hold=False)
 
     # ---- owner of consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """A consumer has its place."""
+        self.consumers[consumer.consumer_id] = consumer
 
     def consumer_closed(self, consumer: Consumer) -> None:
         """The broker closed the consumer: the client is to look its topic up again."""

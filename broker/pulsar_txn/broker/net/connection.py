@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from google.protobuf.message import Message
@@ -26,7 +27,7 @@ from pulsar_txn.wire.ids import unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
 from .clients import Client
-from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, Intake
+from .intake import COLLECTED, DRAINING, FRAMES_PER_TURN, LEDGER, OUTBOUND, REQUESTS, Intake
 
 _logger = logging.getLogger(__name__)
 
@@ -140,27 +141,26 @@ _STUCK_SECONDS: Final = 60.0
 _MAX_REQUEST_BYTES: Final = 8 << 20
 """The requests of a connection that are under way, except the last one."""
 _NO_REQUEST: Final = unsigned64(-1)
+_TYPE_TAG: Final = 8
+_SHORTEST_USUAL: Final = 7
+_NOTHING: Final[Mapping[int, Callable[[bytes], None]]] = {}
+"""Commands that are handed on at once of a client that has not said CONNECT."""
 
 
 class Connection(asyncio.Protocol):
-    """State of one connection. `open_session` makes what the server keeps for its client."""
+    """State of one connection. `serve` comes before the first byte."""
 
-    def __init__(self, server: Server, open_session: Callable[[Connection], Session]) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.connected = False
         self.writable = True
         self.closed = False
         self.client_version = ""
         self.peer = ""
-        self._intake = Intake(
-            self._frame,
-            self._broken,
-            server.config.max_message_size + FRAME_PADDING,
-            server.config.max_concurrent_requests_per_connection,
-            server.limits,
-            server.turn.runtime.call_soon,
-        )
-        self.begin_request = self._intake.begin_request  # a request is under way; `end_request` follows
+        max_frame_bytes = server.config.max_message_size + FRAME_PADDING
+        self._intake = Intake(self._go_on, max_frame_bytes, server.limits, server.turn.runtime)
+        self._requests = 0  # that are taken and not answered
+        self._max_requests = server.config.max_concurrent_requests_per_connection
         self._transport: asyncio.Transport | None = None
         self._address: str | None = None  # once it was let in
         self._out: list[bytes] = []
@@ -174,7 +174,11 @@ class Connection(asyncio.Protocol):
         self._stuck_since: float | None = None
         self._stuck_bytes = 0  # that waited for the client then
         self._asked: asyncio.Future[bool] | None = None
-        self.session = open_session(self)
+        self.session: Session = _NoSession()
+
+    def serve(self, session: Session) -> None:
+        """Hand what the client sends to this session, which the server keeps for it."""
+        self.session = session
 
     # ---- asyncio.Protocol
 
@@ -206,9 +210,24 @@ class Connection(asyncio.Protocol):
             self._asked.set_result(True)
             self._asked = None
         try:
-            self._intake.feed(data)
+            frames = self._intake.feed(data)
+            if len(frames) == 1:
+                self._frame(frames[0])
+            elif frames:
+                self._take(frames)
         except WireError as error:
             self._broken(error)
+
+    def _go_on(self) -> None:
+        """The loop says that frames which waited may be taken."""
+        frames = self._intake.released()
+        if frames:
+            try:
+                self._take(frames)
+            except Exception as error:  # noqa: BLE001 - a mistake closes its own connection
+                self._broken(error)
+                return
+        self._intake.read_on()
 
     def _broken(self, error: Exception) -> None:
         if isinstance(error, WireError):
@@ -253,6 +272,26 @@ class Connection(asyncio.Protocol):
         session.ended()
 
     # ---- frames
+
+    def _take(self, frames: list[bytes]) -> None:
+        """Carry out frames, as many as one client may have in a turn, and only while there is no reason against it."""
+        intake, source = self._intake, iter(frames)
+        takes, counted = (self.session.frames, self.session.requests) if self.connected else (_NOTHING, _NOTHING)
+        for frame in islice(source, FRAMES_PER_TURN):
+            # All known peers write the type first, and sizes that agree.
+            kind = frame[5] if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG else -1
+            if (take := takes.get(kind)) is not None:
+                take(frame)
+            elif (take := counted.get(kind)) is not None:
+                self._requests += 1
+                if self._requests == self._max_requests:
+                    intake.hold(REQUESTS, hold=True)
+                take(frame)
+            else:
+                self._frame(frame)
+            if intake.reasons:
+                break
+        intake.keep(source)
 
     def _frame(self, frame: bytes) -> None:
         # All known peers write the type first and a size that agrees: then no call is needed to find it.
@@ -308,22 +347,26 @@ class Connection(asyncio.Protocol):
         self.server.limits.end_request(size)
         self.end_request()
 
+    def begin_request(self) -> None:
+        """A request is under way; `end_request` follows."""
+        self._requests += 1
+        if self._requests == self._max_requests:
+            self._intake.hold(REQUESTS, hold=True)
+
     def end_request(self) -> None:
         """Note that it is answered."""
-        self._intake.requests -= 1
+        self._requests -= 1
         if self._intake.reasons:
             self._fewer_requests()
 
     def _fewer_requests(self) -> None:
-        intake = self._intake
-        if intake.requests <= intake.max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
-            intake.hold(REQUESTS, hold=False)
+        if self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
+            self._intake.hold(REQUESTS, hold=False)
 
     def answer(self, data: bytes) -> None:
         """A request is answered: send it at the end of this turn."""
-        intake = self._intake
-        intake.requests -= 1
-        if intake.reasons:
+        self._requests -= 1
+        if self._intake.reasons:
             self._fewer_requests()
         self._out.append(data)
         if not self._dirty:
@@ -334,9 +377,8 @@ class Connection(asyncio.Protocol):
 
         With its first three arguments it is an Answer (see `ledger.hosting`).
         """
-        intake = self._intake
-        intake.requests -= 1
-        if intake.reasons:
+        self._requests -= 1
+        if self._intake.reasons:
             self._fewer_requests()
         self._out.append(done if error is None else refused(about, error, message))
         if not self._dirty:
@@ -364,7 +406,7 @@ class Connection(asyncio.Protocol):
             return
         code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
         if isinstance(error, LimitReached):
-            self.server.limits.reached[error.key] += 1
+            self.server.limits.note_reached(error.key)
         self.write_command("error", request_id=body.request_id, error=int(code), message=str(error))
 
     # ---- writing
@@ -397,11 +439,11 @@ class Connection(asyncio.Protocol):
         before = self._out_size
         self.write_command(name, **fields)
         self._list_bytes += self._out_size - before
-        self.server.limits.list_bytes += self._out_size - before
+        self.server.limits.list_written(self._out_size - before)
 
     def _settle_lists(self) -> None:
         """The client took them, or is gone."""
-        self.server.limits.list_bytes -= self._list_bytes
+        self.server.limits.list_taken(self._list_bytes)
         self._list_bytes = 0
 
     async def drained(self) -> None:
@@ -444,7 +486,7 @@ class Connection(asyncio.Protocol):
         """The client has said CONNECT."""
         self.connected = True
         self.client_version = client_version
-        self._intake.know(self.session.frames, self.session.requests)
+        self._intake.know()
 
     def pressure(self, *, high: bool) -> None:
         """The ledger has too much in flight, or has room again."""
@@ -462,7 +504,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """True if something that this client asked for is not answered yet."""
-        return self._intake.requests > 0 or self.session.is_busy
+        return self._requests > 0 or self.session.is_busy
 
     def hold(self, reason: int, *, hold: bool) -> None:
         """Take commands only while there is no reason against it; reasons are those of `intake`."""

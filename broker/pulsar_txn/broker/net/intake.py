@@ -7,11 +7,11 @@ they are done. So a limit holds exactly, whatever a client sends at once, and no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pulsar_txn.broker.base.limits import Limits
+from pulsar_txn.broker.base.runtime import Runtime
 from pulsar_txn.wire.frames import FrameReader
 
 LEDGER, OUTBOUND, SENDS, DRAINING, REQUESTS, COLLECTED, TURN, INCOMING, CLOSED = (1 << bit for bit in range(9))
@@ -23,10 +23,9 @@ MAX_STRANGER_FRAME_BYTES: Final = 1 << 16
 LOOKS: Final = 4
 """A frame, or CONNECT, that is not there after so many looks will not come."""
 
-_FRAMES_PER_TURN: Final = 512
+FRAMES_PER_TURN: Final = 512
+"""Frames of one client that are taken before others have their turn."""
 _COLD_FRAMES_PER_TURN: Final = 32
-_TYPE_TAG: Final = 8
-_SHORTEST_USUAL: Final = 7
 _SMALL_FRAME_BYTES: Final = 1 << 16
 
 _KEYS: Final = {
@@ -38,24 +37,23 @@ _KEYS: Final = {
 """Reasons that are limits, and what a metric calls them."""
 
 
-def _nothing(_: object) -> None:
+_NONE: Final[list[bytes]] = []
+
+
+def _nothing() -> None:
     """Of a connection that is closed."""
 
 
 class Intake:
-    """One connection's frames on their way in. `handle` takes each; what it raises comes out of `feed` or `failed`.
+    """One connection's frames on their way in: what may be taken now, and what waits until there is no reason against it.
 
-    `requests`: how many were taken and are not answered; whoever answers one counts it down. At `max_requests` no further
-    frame is taken.
+    The loop calls `go_on` when frames that wait may be taken, see `released`.
     """
 
     __slots__ = (
-        "_call_soon",
         "_cold",
         "_complete",
-        "_counted",
-        "_failed",
-        "_handle",
+        "_go_on",
         "_held",
         "_limits",
         "_looks",
@@ -63,30 +61,17 @@ class Intake:
         "_paused",
         "_reader",
         "_reserved",
-        "_takes",
+        "_runtime",
         "_transport",
         "_wanted",
-        "max_requests",
         "reasons",
-        "requests",
     )
 
-    def __init__(
-        self,
-        handle: Callable[[bytes], None],
-        failed: Callable[[Exception], None],
-        max_frame_bytes: int,
-        max_requests: int,
-        limits: Limits,
-        call_soon: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def __init__(self, go_on: Callable[[], None], max_frame_bytes: int, limits: Limits, runtime: Runtime) -> None:
         self.reasons = 0
-        self.requests = 0
-        self.max_requests = max_requests
-        self._handle = handle
-        self._failed = failed
+        self._go_on = go_on
         self._limits = limits
-        self._call_soon = call_soon
+        self._runtime = runtime
         self._max_frame_bytes = max_frame_bytes
         self._reader = FrameReader(min(max_frame_bytes, MAX_STRANGER_FRAME_BYTES))
         self._transport: asyncio.Transport | None = None
@@ -95,8 +80,6 @@ class Intake:
         self._cold = 0
         self._complete = False
         self._looks = 0
-        self._takes: Mapping[int, Callable[[bytes], None]] = {}
-        self._counted: Mapping[int, Callable[[bytes], None]] = {}
         self._reserved = 0  # of the limit of all connections, for a large frame that is being put together
         self._wanted = 0  # the same, but not granted yet
 
@@ -106,58 +89,45 @@ class Intake:
         if self.reasons:
             self._pause()
 
-    def know(self, takes: Mapping[int, Callable[[bytes], None]], counted: Mapping[int, Callable[[bytes], None]]) -> None:
-        """The client has said CONNECT: it may send large frames.
+    def know(self) -> None:
+        """The client has said CONNECT: it may send large frames."""
+        self._reader.allow(self._max_frame_bytes)
 
-        `takes`: commands that are handed on at once, by type. `counted`: the same, for those that are counted as requests.
-        """
-        self._reader.max_frame_size = self._max_frame_bytes
-        self._takes = takes
-        self._counted = counted
-
-    def begin_request(self) -> None:
-        """A request is taken."""
-        self.requests += 1
-        if self.requests == self.max_requests:
-            self.hold(REQUESTS, hold=True)
-
-    def feed(self, data: bytes) -> None:
-        """The next segment. What it raises closes the connection: WireError of the frames, and errors of `handle`."""
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames of the next segment that may be taken now. Raises WireError of a frame that cannot be right."""
         reader = self._reader
         frames = reader.feed(data)
         if reader.needed > _SMALL_FRAME_BYTES or self._reserved:
             self._reserve(reader.needed)
         if self._held or self.reasons:  # a segment that was on its way when reading stopped
             self._held += frames
-        elif len(frames) == 1:
+            return _NONE
+        if frames:
             self._complete = True
-            self._handle(frames[0])
-        elif frames:
-            self._complete = True
-            self._take(frames)
+        return frames
 
-    def _take(self, frames: list[bytes]) -> None:
-        source = iter(frames)
-        handle, takes, counted = self._handle, self._takes, self._counted
-        for frame in islice(source, _FRAMES_PER_TURN):
-            # All known peers write the type first, and sizes that agree.
-            kind = frame[5] if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG else -1
-            if (take := takes.get(kind)) is not None:
-                take(frame)
-            elif (take := counted.get(kind)) is not None:
-                self.requests += 1
-                if self.requests == self.max_requests:
-                    self.hold(REQUESTS, hold=True)
-                take(frame)
-            else:
-                handle(frame)
-            if self.reasons:
-                break
-        held = list(source)
+    def keep(self, frames: Iterator[bytes]) -> None:
+        """These were not taken: there is a reason against it, or others have their turn first."""
+        held = list(frames)
         if held and not self.reasons & CLOSED:
             self._held = held
             if not self.reasons:
                 self._next_turn()
+
+    def released(self) -> list[bytes]:
+        """Frames that waited and may be taken now; the first of the two things to be done when the loop says `go_on`."""
+        if self.reasons & TURN:
+            self._cold = 0
+            self.reasons &= ~TURN
+        if self.reasons:
+            return _NONE
+        held, self._held = self._held, []
+        return held
+
+    def read_on(self) -> None:
+        """Read again unless something waits; the second thing, once these frames are taken."""
+        if not self.reasons and not self._held:
+            self._resume()
 
     def cold(self) -> None:
         """A command that is not one of the few per message: after some of them others have their turn."""
@@ -167,12 +137,7 @@ class Intake:
 
     def _next_turn(self) -> None:
         self.hold(TURN, hold=True)
-        self._call_soon(self._turn_came)
-
-    def _turn_came(self) -> None:
-        self._cold = 0
-        self.reasons &= ~TURN
-        self._go_on()
+        self._runtime.call_soon(self._go_on)
 
     # ---- reasons
 
@@ -182,26 +147,14 @@ class Intake:
         self.reasons = before | reason if hold else before & ~reason
         if hold:
             if not before & reason and reason in _KEYS:
-                self._limits.reached[_KEYS[reason]] += 1
+                self._limits.note_reached(_KEYS[reason])
             if not before:
                 self._pause()
         elif before and not self.reasons:
             if self._held:
-                self._call_soon(self._go_on)
+                self._runtime.call_soon(self._go_on)
             else:
                 self._resume()
-
-    def _go_on(self) -> None:
-        if self.reasons:
-            return
-        held, self._held = self._held, []
-        try:
-            self._take(held)
-        except Exception as error:  # noqa: BLE001 - the owner of the connection decides
-            self._failed(error)
-            return
-        if not self.reasons and not self._held:
-            self._resume()
 
     def _pause(self) -> None:
         if self._transport is not None and not self._paused and not self._transport.is_closing():
@@ -217,8 +170,7 @@ class Intake:
         """Nothing more is taken, and nothing is held."""
         self.reasons |= CLOSED
         self._held = []
-        self._takes = self._counted = {}
-        self._handle = self._failed = _nothing  # no circle is left: a connection that ends is freed at once
+        self._go_on = _nothing  # no circle is left: a connection that ends is freed at once
         self._transport = None
         if self._wanted:
             self._limits.forget_incoming(self._granted)

@@ -115,7 +115,7 @@ class Introduction:
         """Say why, and close."""
         self.ended()
         if self._limits is not None and isinstance(refusal, LimitReached):
-            self._limits.reached[refusal.key] += 1
+            self._limits.note_reached(refusal.key)
         _logger.info("connection from %s is closed: %s", self._connection.peer, refusal.message)
         write = self._connection.write_command
         write("error", request_id=_NO_REQUEST, error=int(refusal.code), message=refusal.message)

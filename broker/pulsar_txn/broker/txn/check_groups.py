@@ -109,6 +109,14 @@ class _Group:
         self.room = 0
         self.told: int | None = None
 
+    def has_room(self, member: Member) -> None:
+        """A member may take a question, after those that have room already."""
+        self.ready[member] = None
+
+    def has_no_room(self, member: Member) -> None:
+        """A member takes nothing more, or is gone."""
+        self.ready.pop(member, None)
+
     def next(self, group: str) -> Member | None:
         """The member whose turn it is. Those that have no room left are passed over until they have."""
         for member in list(self.ready):
@@ -193,7 +201,7 @@ class CheckGroups:
         if not seat.keys:
             del member.seats[key.group]
         group.room -= group.members.pop(member)
-        group.ready.pop(member, None)
+        group.has_no_room(member)
         self._change(key)
 
     def gone(self, member: Member) -> None:
@@ -213,11 +221,11 @@ class CheckGroups:
         group.room += room - group.members[member]
         group.members[member] = room
         if room:
-            group.ready[member] = None
+            group.has_room(member)
             self._to_send += [(key, txn_id) for txn_id in group.questions]
             self._tell_notices(key, member)
         else:
-            group.ready.pop(member, None)
+            group.has_no_room(member)
         self._change(key)
 
     # ---- what becomes of questions
@@ -262,7 +270,7 @@ class CheckGroups:
         for key in seat.keys:
             group = self._groups[key]
             if group.members[member]:
-                group.ready[member] = None
+                group.has_room(member)
                 if group.questions:
                     self._to_send.append((key, next(iter(group.questions))))
                     self._go_on()

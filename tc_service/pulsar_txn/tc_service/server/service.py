@@ -168,7 +168,9 @@ class CoordinatorService:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, partial(Session, self))
+        connection = Connection(self)
+        connection.serve(Session(self, connection))
+        return connection
 
     @property
     def under_pressure(self) -> bool:
