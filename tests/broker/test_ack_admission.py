@@ -9,7 +9,7 @@ import pytest
 from keeping import kept_by
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.topics import ack_reader, cold_acks
+from pulsar_txn.broker.topics import ack_reader
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.hot import encode_ack
@@ -151,7 +151,7 @@ async def test_a_batch_that_cannot_be_read_is_a_typed_error_of_its_acknowledgeme
 async def test_acknowledgements_that_wait_for_their_batches_are_bounded_and_answered_when_the_topic_closes(
     client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_acks, "MAX_WAITING", 3)
+    monkeypatch.setattr(ack_reader, "MAX_WAITING", 3)
     await client.producer("a")
     await client.subscribe("a", kind=SHARED)
     batch = await client.sent([b"0", b"1"])

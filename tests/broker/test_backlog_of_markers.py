@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Received
 
-from pulsar_txn.broker.topics.cursor_moves import MAX_HIDDEN, CursorMoves
 from pulsar_txn.broker.topics.cursors import MemoryCursor
+from pulsar_txn.broker.topics.dispatcher import MAX_HIDDEN, CursorMoves
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire.ids import TxnAction, TxnId, full_ack_set
 

@@ -107,14 +107,14 @@ async def test_a_wait_whose_epoch_cannot_be_stored_ends_with_a_retry_and_the_nex
         requests.append(wait(client))
         await is_waiting(client, requests[-1])
     producers = producers_of(bench)
-    write, broken = producers._write_epoch, [True]
+    write, broken = producers._epochs.write, [True]
 
     async def write_once_broken(epoch: int) -> None:
         if broken and broken.pop():
             raise LedgerError("no room")
         await write(epoch)
 
-    producers._write_epoch = write_once_broken
+    producers._epochs.write = write_once_broken
     holder.drop()
     with pytest.raises(Refused) as refused:
         await first.answer(requests[0])

@@ -10,7 +10,7 @@ from coordinator_bench import Bench
 from raw_client import FULL
 from service_admin import admin_of
 
-from pulsar_txn.broker.cli.timeline_text import lines_of
+from pulsar_txn.broker.cli.transactions import lines_of
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.server.clusters import of_cluster

@@ -14,7 +14,6 @@ import click
 
 from .admin_requests import Admin, Answered, tls_with, token_in
 from .exits import REFUSED, UNAVAILABLE, Ending
-from .timeline_text import lines_of
 
 _ID: Final = re.compile(r"\(?\s*(\d+)\s*[,:]\s*(\d+)\s*\)?")
 _PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -201,3 +200,66 @@ def timeline(admin: Admin, txn_id: tuple[int, int], as_json: bool) -> None:
             raise Ending(REFUSED, f"{admin.url} keeps no timelines; `pulsar-txn coordinator` does") from answered
         raise
     click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines_of(found)))
+
+
+def lines_of(timeline: dict[str, Any]) -> Iterator[str]:
+    """One line for the transaction, one for each step with the time since the one before, and one for how long it took."""
+    yield f"{timeline['txnId']}\t{timeline['state']}{''.join(_whose(timeline))}"
+    before = 0
+    for event in timeline["events"]:
+        at = event["at"]
+        since = f"+{at - before} ms" if at and before else ""
+        yield f"  {_time(at)}\t{since}\t{_words(event, timeline)}"
+        before = at or before
+    if timeline["durationsMs"]:
+        yield "  " + ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in timeline["durationsMs"].items())
+    if not timeline["isWhole"]:
+        yield "  A snapshot has taken the place of earlier records: some times, and who decided, are not known any more."
+
+
+def _whose(timeline: dict[str, Any]) -> Iterator[str]:
+    if "owner" in timeline:
+        yield f"\towner {timeline['owner']}"
+    if "transactionalId" in timeline:
+        yield f"\ttransactional id {timeline['transactionalId']}, epoch {timeline['epoch']}"
+    if "incarnation" in timeline:
+        yield f"\tclient {timeline['incarnation']}"
+
+
+def _time(at_ms: int) -> str:
+    if not at_ms:
+        return "(time unknown)          "
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _words(event: dict[str, Any], timeline: dict[str, Any]) -> str:
+    match event["event"]:
+        case "begun":
+            return f"begun, timeout {timeline['timeoutMs'] / 1000:g} s"
+        case "registered":
+            return "registered " + "; ".join(map(_participant, event["participants"]))
+        case "checked":
+            return f"members of check group {timeline.get('checkGroup', '?')} have begun {event['count']} questions by then"
+        case "prepared":
+            return "prepared: waits for its end"
+        case "held":
+            return f"held ({event['because']}): waits for an administrator"
+        case "released":
+            return "released: goes on"
+        case "parked":
+            return "parked: its check group did not know, waits for an operator"
+        case "resumed":
+            return "resumed: its check group is asked again"
+        case "decided":
+            return f"{event['outcome']} decided by {event['by']}"
+        case "told":
+            attempts = "" if event["attempts"] == 1 else f" after {event['attempts']} attempts"
+            missing = "; there is no such topic now: this part is gone with it" if event.get("topicMissing") else ""
+            return f"told {_participant(event)}{attempts}{missing}"
+        case other:
+            return str(other)
+
+
+def _participant(named: dict[str, Any]) -> str:
+    subscription = f" {named['subscription']}" if "subscription" in named else ""
+    return f"{named['cluster']} {named['topic']}{subscription}"

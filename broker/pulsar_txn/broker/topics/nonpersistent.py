@@ -93,6 +93,19 @@ class _Subscription:
             consumer.owner.consumer_closed(consumer)
 
 
+class _Epochs:
+    """The epoch of a topic of which nothing is kept."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+
+    async def read(self) -> int:
+        return self._newest
+
+    async def write(self, epoch: int) -> None:
+        self._newest = epoch
+
+
 class NonPersistentTopic:
     """One non-persistent topic or partition."""
 
@@ -105,20 +118,12 @@ class NonPersistentTopic:
         self._max_subscriptions = config.max_subscriptions_per_topic
         self._max_consumers = config.max_consumers_per_subscription
         self._turn = turn
-        self._epoch = -1
         self.producers = ProducerSet(
             str(name),
             config.max_producers_per_topic,
             config.max_waiting_producers_per_topic,
-            self._read_epoch,
-            self._write_epoch,
+            _Epochs(),
         )
-
-    async def _read_epoch(self) -> int:
-        return self._epoch
-
-    async def _write_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
 
     def publish(
         self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes

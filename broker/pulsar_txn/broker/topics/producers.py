@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from pulsar_txn.broker.base.limits import LimitReached
@@ -67,6 +67,16 @@ class PublishedTopic(Protocol):
 
 Send: TypeAlias = tuple[int, int | None, bool, TxnId | None, bytes]
 """Sequence id, highest one, whether it is a chunk, transaction, entry: the arguments of `PublishedTopic.publish`."""
+
+
+class TopicEpochs(Protocol):
+    """Where the epoch of one topic is kept."""
+
+    async def read(self) -> int:
+        """The newest one; -1 before the first holder."""
+
+    async def write(self, epoch: int) -> None:
+        """Keep a new one; as durable as the topic is when this returns."""
 
 
 class Producer:
@@ -165,16 +175,14 @@ class ProducerSet:
         topic: str,
         limit: int,
         max_waiting: int,
-        read_epoch: Callable[[], Awaitable[int]],
-        write_epoch: Callable[[int], Awaitable[None]],
+        epochs: TopicEpochs,
     ) -> None:
         self.by_name: dict[str, Producer] = {}
         self.waiting: dict[Producer, Ready] = {}  # in the order in which they came
         self._topic = topic
         self._limit = limit
         self._max_waiting = max_waiting
-        self._read_epoch = read_epoch
-        self._write_epoch = write_epoch
+        self._epochs = epochs
         self._epoch = -1  # the newest that this set gave; what is stored may be older until it is durable
         self._exclusive: Producer | None = None
 
@@ -254,7 +262,7 @@ class ProducerSet:
             self.fence_all()
 
     async def _learn_epoch(self) -> None:
-        self._epoch = max(self._epoch, await self._read_epoch())
+        self._epoch = max(self._epoch, await self._epochs.read())
 
     async def _hold(self, producer: Producer, asked_epoch: int | None) -> None:
         """Make it the holder. It has its place before the first await: nobody else may come in between.
@@ -270,7 +278,7 @@ class ProducerSet:
                 producer.topic_epoch = asked_epoch  # the holder itself, back after a reconnect
             else:
                 self._epoch = producer.topic_epoch
-                await self._write_epoch(producer.topic_epoch)
+                await self._epochs.write(producer.topic_epoch)
         if self._exclusive is not producer:
             raise Refusal(ServerError.ProducerFenced, f"another producer took {self._topic}, or this one was closed")
 

@@ -38,9 +38,8 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import AckKey, Participant, Position, TxnAction, TxnId
 
-from .ack_reader import AckReader, ColdEntries
+from .ack_reader import AckReader, ColdAcks, ColdEntries
 from .buffer_host import LogWatchers
-from .cold_acks import ColdAcks
 from .context import TopicContext
 from .dispatcher import Dispatcher
 from .pending_ack_host import PendingAckHost

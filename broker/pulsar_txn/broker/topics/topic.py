@@ -55,6 +55,22 @@ class TopicServices:
     pending_acks: PendingAckLogs
 
 
+class StoredEpochs:
+    """The epoch of a persistent topic, in the metadata."""
+
+    def __init__(self, catalog: Catalog, name: TopicName) -> None:
+        self._catalog = catalog
+        self._name = name
+
+    async def read(self) -> int:
+        """See `TopicEpochs`."""
+        return await self._catalog.topic_epoch(self._name)
+
+    async def write(self, epoch: int) -> None:
+        """See `TopicEpochs`."""
+        await self._catalog.set_topic_epoch(self._name, epoch)
+
+
 class Topic:
     """One persistent topic or partition. `open()` first.
 
@@ -64,7 +80,7 @@ class Topic:
     def __init__(
         self, services: TopicServices, name: TopicName, log: Log, on_failed: Callable[[Topic, Exception], None]
     ) -> None:
-        config, catalog = services.config, services.catalog
+        config = services.config
         self.name = name
         self.log = log
         self.config = config
@@ -88,8 +104,7 @@ class Topic:
             str(name),
             config.max_producers_per_topic,
             config.max_waiting_producers_per_topic,
-            partial(catalog.topic_epoch, name),
-            partial(catalog.set_topic_epoch, name),
+            StoredEpochs(services.catalog, name),
         )
         self.compaction: Compaction
         self.context: TopicContext
