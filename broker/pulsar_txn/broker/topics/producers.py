@@ -70,7 +70,7 @@ Send: TypeAlias = tuple[int, int | None, bool, TxnId | None, bytes]
 
 
 class TopicEpochs(Protocol):
-    """Where the epoch of one topic is kept."""
+    """Store of the epoch of one topic."""
 
     async def read(self) -> int:
         """The newest one; -1 before the first holder."""
