@@ -80,8 +80,8 @@ def found_command(words: list[str]) -> tuple[click.Command, int]:
 
 
 def every_option() -> set[str]:
-    found: set[str] = set(_parser()._option_string_actions)
-    for action in _parser()._subparsers._group_actions:
+    found: set[str] = set(_parser("pulsar-txn functions")._option_string_actions)
+    for action in _parser("pulsar-txn functions")._subparsers._group_actions:
         for parser in action.choices.values():
             found |= set(parser._option_string_actions)
     waiting: list[click.Command] = [group]
