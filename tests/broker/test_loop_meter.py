@@ -146,3 +146,25 @@ def test_much_deferred_work_leaves_the_loop_in_between_and_keeps_its_order() -> 
     assert done == [*range(20), 99]
     assert max(lengths) <= 5
     assert turn.meter.turns.longest <= 2 * WORK_SECONDS
+
+
+def test_answers_beyond_the_share_of_a_turn_come_later_and_in_their_order() -> None:
+    turn, runtime = turn_with()
+    given: list[int] = []
+
+    def answer(number: int, _error: None, _message: str) -> None:
+        given.append(number)
+        runtime.now += WORK_SECONDS
+        if number == 0:
+            turn.answer(answer, 9, None, "")  # asked for later than the others, so given after them
+
+    for number in range(7):
+        turn.answer(answer, number, None, "")
+    turns = 0
+    while runtime.soon:
+        before = len(given)
+        runtime.soon.pop(0)()
+        assert len(given) - before <= 4, "a turn gave more than its share before and after its work"
+        turns += 1
+    assert given == [0, 1, 2, 3, 4, 5, 6, 9]
+    assert turns > 1

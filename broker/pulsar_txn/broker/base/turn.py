@@ -20,7 +20,8 @@ from .slices import LoopBudget
 _log = logging.getLogger(__name__)
 
 WORK_SECONDS: Final = 0.005
-"""For the deferred work of one turn, and for its writes; what is left after so much waits for the next one, in its order."""
+"""For the answers of one turn, before and after its work, for this work and for its writes; what is left after so much waits
+for the next one, in its order."""
 
 
 class Flushable(Protocol):
@@ -135,14 +136,24 @@ class Turn:
         self.meter.turn_ended(ended - began, longest, slowest)
 
     def _give_answers(self) -> None:
-        """Give all of them, those that come meanwhile included."""
+        """Give as many as a turn may, those that come meanwhile included.
+
+        What is left is given later, as if the log had confirmed it later: nobody may know how soon it does.
+        """
+        monotonic = self._monotonic
+        until = monotonic() + WORK_SECONDS
         while self._answers:
             answers, self._answers = self._answers, []
-            for answer, value, error, message in answers:
+            for done, (answer, value, error, message) in enumerate(answers, 1):
                 try:
                     answer(value, error, message)
                 except Exception:  # noqa: BLE001 - the others are to have theirs
                     _log.exception("an answer failed: %r", answer)
+                if monotonic() > until:
+                    self._answers = answers[done:] + self._answers
+                    if self._answers:
+                        self._go_on()
+                    return
 
     def _carry_out(self, work: list[Callable[[], None]]) -> tuple[float, Callable[[], None] | None]:
         """As much of it as a turn may take; the seconds of the slowest, and which it was."""
