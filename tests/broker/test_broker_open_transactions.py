@@ -163,8 +163,8 @@ async def test_what_a_connection_remembers_of_its_transactions_is_bounded(benche
     for request_id in range(REMEMBERED + 50):
         client.raw(new_txn(request_id))
         await client.answer(request_id)
-    assert len(client.connection.session.opened.answered) == REMEMBERED
-    assert not client.connection.session.opened._waiting
+    assert len(client.connection.session.transactions.opened.answered) == REMEMBERED
+    assert not client.connection.session.transactions.opened._waiting
     before = open_count(bench)
     client.raw(new_txn(REMEMBERED + 49))
     await client.answer(REMEMBERED + 49)

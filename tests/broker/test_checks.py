@@ -104,7 +104,7 @@ async def test_a_hundred_interleaved_transactions_are_not_mixed_up(benches: Any)
     questions = [*one.take(), *two.take()]
     assert {txn_of(each): int(each.check_data) for each in questions} == txns
     for question in questions:
-        asked = one if txn_of(question) in one.connection.session.member.seats["g"].at else two
+        asked = one if txn_of(question) in one.connection.session.transactions.member.seats["g"].at else two
         await asked.says(txn_of(question), COMMIT if int(question.check_data) % 3 else ABORT)
     await one.settle()
     for txn, number in txns.items():

@@ -76,14 +76,9 @@ class Broker:
         self.turn = Turn(runtime, self.clock)
         self.limits = Limits(config, runtime.descriptors())
         self._lists = asyncio.Lock()
-        self.catalog = Catalog(store, config)
-        self.topic_lists = TopicLists(
-            self.catalog.index.topics_and_partitions,
-            self.turn,
-            self._spawn,
-            (config.max_topic_list_watchers_per_connection, config.max_topic_list_watchers),
-        )
-        self.catalog.index.on_change = self.topic_lists.changed
+        watchers = (config.max_topic_list_watchers_per_connection, config.max_topic_list_watchers)
+        self.topic_lists = TopicLists(self.turn, self._spawn, watchers)
+        self.catalog = Catalog(store, config, self.topic_lists)
         self.namespaces = Namespaces(store, config, self.catalog.index)
         self._clients = Clients(config, self.turn)
         self._repeating = Repeating(runtime)

@@ -36,7 +36,7 @@ from pulsar_txn.broker.commands.txn import (
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
 )
-from pulsar_txn.broker.commands.txn_session import Coordinating, GroupMember, OpenedTransactions, TxnSession, leave
+from pulsar_txn.broker.commands.txn_session import ClientTransactions, Coordinating, TxnSession
 from pulsar_txn.broker.net.answering import Answering
 from pulsar_txn.broker.net.authentication import Authentication, authentication_of
 from pulsar_txn.broker.net.clients import Clients
@@ -47,14 +47,11 @@ from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.check_groups import check_options
 from pulsar_txn.broker.txn.coordinator_host import (
     CoordinatorHost,
-    CoordinatorWatch,
     ServingByLane,
-    WatchedCoordinatorHost,
     coordinator_log_name,
 )
 from pulsar_txn.broker.txn.coordinators import (
     WAITS_SECONDS,
-    Bound,
     Coordinators,
     LongWaits,
 )
@@ -153,19 +150,17 @@ __all__ = [
     "Answering",
     "AsyncioRuntime",
     "Authentication",
-    "Bound",
     "BrokerConfig",
     "CannotListen",
+    "ClientTransactions",
     "Clients",
     "Clock",
     "ConfigError",
     "Connection",
     "Coordinating",
     "CoordinatorHost",
-    "CoordinatorWatch",
     "Coordinators",
     "Ending",
-    "GroupMember",
     "Histogram",
     "HttpServer",
     "Introduction",
@@ -174,7 +169,6 @@ __all__ = [
     "Listener",
     "LongWaits",
     "News",
-    "OpenedTransactions",
     "Participants",
     "Ports",
     "Repeating",
@@ -186,7 +180,6 @@ __all__ = [
     "TransactionalIds",
     "Turn",
     "TxnSession",
-    "WatchedCoordinatorHost",
     "asked",
     "authentication_of",
     "build",
@@ -199,7 +192,6 @@ __all__ = [
     "drain",
     "fields_of",
     "identify",
-    "leave",
     "load_config",
     "loop_factory",
     "on_end_txn",

@@ -19,6 +19,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic, why_reserved
 
 from .index import TopicIndex
+from .lists import TopicLists
 
 Schema: TypeAlias = tuple[int, str, bytes, dict[str, str]]
 """`(type number, name, schema data, properties)`."""
@@ -47,16 +48,16 @@ def pending_ack_log_name(topic: TopicName, subscription: str) -> str:
 
 
 class Catalog:
-    """Questions and changes; whatever returns from a change is durable."""
+    """Questions and changes; whatever returns from a change is durable. `lists`: who watches the names of topics."""
 
-    def __init__(self, store: LogStore, config: BrokerConfig) -> None:
+    def __init__(self, store: LogStore, config: BrokerConfig, lists: TopicLists) -> None:
         self._store = store
         self._metadata = store.metadata
         self._config = config
         self._names = 0
         self._boot = ""
         self.coordinators = 0  # 0 when transactions are off
-        self.index = TopicIndex()
+        self.index = TopicIndex(lists)
 
     async def start(self, budget: LoopBudget) -> None:
         """Learn what there is. One durable number per start makes the names of producers unique for ever."""

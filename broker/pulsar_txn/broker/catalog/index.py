@@ -6,16 +6,15 @@ that changes the store. Nothing of the transaction machinery is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 from urllib.parse import unquote
 
 from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.base.sorted_names import Pieces, SortedNames
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, partition_name
 
-Changed: TypeAlias = Callable[[str, str, Sequence[str], Sequence[str]], None]
-"""Tenant, namespace, full names that are new, full names that are gone."""
+from .lists import TopicLists
 
 _NONE: Final[Pieces] = ()
 
@@ -41,10 +40,10 @@ class _Namespace:
 
 
 class TopicIndex:
-    """See above. `on_change` is called for everything that changes what is listed."""
+    """See above. `lists` hears of everything that changes what is listed."""
 
-    def __init__(self) -> None:
-        self.on_change: Changed = lambda _tenant, _namespace, _added, _gone: None
+    def __init__(self, lists: TopicLists) -> None:
+        self._lists = lists
         self._namespaces: dict[str, dict[str, _Namespace]] = {}
 
     async def load(self, logs: Iterable[str], budget: LoopBudget) -> None:
@@ -107,7 +106,7 @@ class TopicIndex:
         here = self._make(name.tenant, name.namespace)
         here.topics.add(full)
         if here.listed.add(full):
-            self.on_change(name.tenant, name.namespace, (full,), ())
+            self._lists.changed(name.tenant, name.namespace, (full,), ())
 
     def deleted(self, name: TopicName) -> None:
         """A topic's log is gone."""
@@ -117,7 +116,7 @@ class TopicIndex:
         if not here.is_partition(name):
             here.listed.discard(full)
             self._forget_if_empty(name)
-            self.on_change(name.tenant, name.namespace, (), (full,))
+            self._lists.changed(name.tenant, name.namespace, (), (full,))
 
     def partitions_set(self, name: TopicName, count: int) -> None:
         """A topic has so many partitions now, not fewer than before."""
@@ -129,7 +128,7 @@ class TopicIndex:
         here.counts[full] = count
         here.partitioned.add(full)
         new = here.listed.add_all(partition_name(full, index) for index in range(before, count))
-        self.on_change(name.tenant, name.namespace, new, ())
+        self._lists.changed(name.tenant, name.namespace, new, ())
 
     def partitions_removed(self, name: TopicName) -> None:
         """A topic is not partitioned any more."""
@@ -140,7 +139,7 @@ class TopicIndex:
         here.partitioned.discard(full)
         gone = [each for each in names if each not in here.topics and here.listed.discard(each)]
         self._forget_if_empty(name)
-        self.on_change(name.tenant, name.namespace, (), gone)
+        self._lists.changed(name.tenant, name.namespace, (), gone)
 
     def _find(self, tenant: str, namespace: str) -> _Namespace | None:
         return self._namespaces.get(tenant, {}).get(namespace)

@@ -119,12 +119,10 @@ class TopicLists:
 
     def __init__(
         self,
-        list_topics: Callable[[str, str], Pieces],
         turn: Turn,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         limits: tuple[int, int] = (0, 0),
     ) -> None:
-        self._list_topics = list_topics
         self._budget = turn.budget
         self._monotonic = turn.runtime.monotonic
         self._spawn = spawn
@@ -133,10 +131,13 @@ class TopicLists:
         self._namespaces: dict[tuple[str, str], _Namespace] = {}
         self._of: dict[Connection, dict[int, Watcher]] = {}
 
-    async def watch(self, connection: Connection, watcher_id: int, name: tuple[str, str], matches: Matches) -> Watcher:
-        """A watcher of the topics that match now. A watcher of the same id takes the place of the one before.
+    async def watch(
+        self, connection: Connection, watcher_id: int, name: tuple[str, str], matches: Matches, topics: Pieces
+    ) -> Watcher:
+        """A watcher of those of `topics`, the namespace's of this moment, that match.
 
-        Changes are told after `serve` only: the client has to have the list first. Refusal TooManyRequests.
+        A watcher of the same id takes the place of the one before. Changes are told after `serve` only: the client has to
+        have the list first. Refusal TooManyRequests.
         """
         self.close(connection, watcher_id)
         self._check_room(connection)
@@ -146,7 +147,7 @@ class TopicLists:
         namespace = self._namespaces.setdefault(name, _Namespace())
         namespace.watchers[connection, watcher_id] = watcher
         watcher.seen = namespace.end
-        watcher.topics = SortedNames.of(await matching(self._list_topics(*name), matches, self._budget))
+        watcher.topics = SortedNames.of(await matching(topics, matches, self._budget))
         return watcher
 
     def serve(self, watcher: Watcher) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +17,21 @@ import click
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base import plugins
 from pulsar_txn.broker.base.config import Loaded, conf_key, load
-from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, start_child
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.catalog.buffer_choice import read_rules
 from pulsar_txn.broker.net.ports import CannotListen
 from pulsar_txn.broker.server import Standalone
 
-from . import functions_child
-from .exits import USAGE, Ending, cannot_listen
+from .exits import CUT_SHORT, UNAVAILABLE, USAGE, Ending, cannot_listen
 from .lifetime import LOG_FORMAT, Lifetime, loop_factory
 from .options import command_line_of, load_config
 
 _logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+_MAIN: Final = "from pulsar_txn.broker.cli import main; main()"
 
 _PLUGINS: Final = {
     "ledger_provider": plugins.LEDGERS,
@@ -105,7 +109,7 @@ def _blaming(loaded: Loaded, field: str, value: str = "") -> Iterator[None]:
 
 def _check_functions(config: BrokerConfig) -> None:
     """Before any file is touched. Raises Ending."""
-    functions_child.check_installed()
+    _check_functions_are_installed()
     if config.web_service_port is None:
         raise Ending(USAGE, "functions need the HTTP port: set webServicePort")
     if config.authentication_enabled:
@@ -122,7 +126,7 @@ class Process:
         self._runtime = AsyncioRuntime()
         self._standalone = Standalone(data, config=config, runtime=self._runtime)
         self._http: HttpServer | None = None
-        self._functions: functions_child.FunctionsChild | None = None
+        self._functions: FunctionsChild | None = None
         self._lifetime = Lifetime(self, ready_file)
 
     async def run(self) -> None:
@@ -149,7 +153,7 @@ class Process:
             raise cannot_listen(config.bind_address, error) from error
         if self._config.functions_worker_enabled:
             patience = self._config.broker_shutdown_timeout_ms / 1000
-            self._functions = functions_child.FunctionsChild(self._http.url, patience)
+            self._functions = FunctionsChild(self._http.url, patience)
 
     async def storage_failed(self) -> Exception:
         """Wait until the broker's store has failed; the error."""
@@ -191,3 +195,55 @@ class Process:
             "data": str(self._data.absolute()) if self._data is not None else None,
             "sync": getattr(broker.store, "syncer_kind", "none"),
         }
+
+
+def _check_functions_are_installed() -> None:
+    """Raises Ending where the command is not installed."""
+    if not entry_points(group="pulsar_txn.commands", name="functions"):
+        raise Ending(UNAVAILABLE, "functions are not installed; run: pip install '.[broker,functions]' in a checkout")
+
+
+class FunctionsChild:
+    """The functions worker beside the broker: a child process, `pulsar-txn functions worker`, that runs until `close`.
+
+    The broker does not know what a function is. It starts a command of another room by its name, as a user would.
+    """
+
+    def __init__(self, admin_url: str, patience: float) -> None:
+        """`patience`: seconds that the worker has to end its functions."""
+        self._admin_url = admin_url
+        self._patience = patience
+        self._process: asyncio.subprocess.Process | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            command = (sys.executable, "-c", _MAIN, "functions", "worker", "--admin-url", self._admin_url, "--with-parent")
+            self._process = await start_child(*command)
+            code = await self._process.wait()
+            if code == CUT_SHORT:
+                _logger.warning("the functions worker ended because another one has taken over")
+                return
+            _logger.error(
+                "the functions worker ended with code %d and is started again in %g s; its error is above", code, pause
+            )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def close(self) -> None:
+        """End the worker and its functions, in an orderly way while there is time."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await process.wait()
+        if process.returncode is None:
+            _logger.warning("the functions worker did not end in %g s and is killed", self._patience)
+            process.kill()
+            await process.wait()

@@ -15,7 +15,7 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnId, signed64
 
-from .txn_session import GroupMember, TxnHandler, TxnSession
+from .txn_session import TxnHandler, TxnSession
 
 _logger = logging.getLogger(__name__)
 
@@ -37,19 +37,19 @@ def on_txn_group(session: TxnSession, body: Any) -> None:
         raise Refusal(ServerError.NotAllowedError, text)
     key = GroupKey(body.tc_id, session.principal, body.group)
     if body.leave:
-        if session.member is not None:
-            coordinators.check_groups.leave(key, session.member)
+        if session.transactions.member is not None:
+            coordinators.check_groups.leave(key, session.transactions.member)
     else:
         coordinators.check_here(body.tc_id)
-        session.member = session.member or GroupMember(session.connection)
+        member = session.transactions.join_groups(session.connection)
         terms = Terms(body.concurrency if body.HasField("concurrency") else None, body.check_timeout_millis)
-        coordinators.check_groups.join(key, session.member, terms)
+        coordinators.check_groups.join(key, member, terms)
     session.connection.write_command("success", request_id=body.request_id)
 
 
 def on_txn_check_response(session: TxnSession, body: Any) -> None:
     """TXN_CHECK_RESPONSE: there is no answer. One that nobody asked this client for, or not any more, changes nothing."""
-    coordinators, member = session.services.coordinators, session.member
+    coordinators, member = session.services.coordinators, session.transactions.member
     if coordinators is None:
         return
     txn_id, groups = _txn_of(body), coordinators.check_groups
@@ -67,7 +67,7 @@ def on_txn_check_response(session: TxnSession, body: Any) -> None:
 
 def on_txn_check_begun(session: TxnSession, body: Any) -> None:
     """TXN_CHECK_BEGUN: answered once the question is counted durably; an error when nobody has to answer it. Refusal."""
-    coordinators, member, txn_id = _coordinators(session), session.member, _txn_of(body)
+    coordinators, member, txn_id = _coordinators(session), session.transactions.member, _txn_of(body)
     if member is None or not coordinators.check_groups.begins(member, txn_id, body.group):
         text = f"this client was not asked for transaction {txn_id}, or has begun to answer before"
         raise Refusal(ServerError.NotAllowedError, text)

@@ -28,18 +28,17 @@ from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.topics.nonpersistent import NonPersistentTopic
 from pulsar_txn.broker.topics.producers import Producer
 from pulsar_txn.broker.topics.topic import Topic
-from pulsar_txn.broker.txn.coordinators import Bound, Coordinators
+from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.participants import is_external
 from pulsar_txn.broker.txn.transactional_ids import TakeOvers, TransactionalIds
 from pulsar_txn.ledger.hosting import Answer
-from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.hot import encode_send_receipt
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .txn_session import GroupMember, OpenedTransactions, leave
+from .txn_session import ClientTransactions
 
 _PROTOCOL_VERSION: Final = 21
 _MAX_VERSION_LENGTH: Final = 256
@@ -105,8 +104,7 @@ class Services(Protocol):
 class Session:
     """The state of one client.
 
-    `principal`: who the client is (None without authentication), and whether that is an operator: `superuser`;
-    `identity`: its transactional id, if it named one; `taking_over`: see `txn_session.TxnSession`.
+    `principal`: who the client is (None without authentication), and whether that is an operator: `superuser`.
     """
 
     def __init__(
@@ -126,13 +124,9 @@ class Session:
         self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
         self.principal: str | None = None
         self.superuser = False
-        self.identity: Identity | None = None
-        self.taking_over: Identity | None = None
         self.incarnation: str | None = None  # of use beside a cluster only
-        self.opened = OpenedTransactions()
         self.answers_checks = False
-        self.member: GroupMember | None = None
-        self.bound: Bound | None = None
+        self.transactions = ClientTransactions()
         self.writable = True
         self.write_many = connection.write_many
         self.producers: dict[int, Producer] = {}
@@ -155,8 +149,8 @@ class Session:
         """The client reads what it is sent, or does not: dispatchers go on when it does."""
         self.writable = writable
         coordinators = self.services.coordinators
-        if self.member is not None and coordinators is not None:
-            coordinators.check_groups.writable_changed(self.member)
+        if self.transactions.member is not None and coordinators is not None:
+            coordinators.check_groups.writable_changed(self.transactions.member)
         for consumer in self.consumers.values():
             consumer.set_writable(writable=writable)
             if writable:
@@ -169,7 +163,8 @@ class Session:
         """
         self.introduction.ended()
         self.services.limits.leave_role(self.principal, self)
-        leave(self)
+        if self.services.coordinators is not None:
+            self.transactions.leave(self.services.coordinators)
         self.services.topic_lists.gone(self.connection)
         for producer in [*(waiter for waiter, _ in self.waiting_producers.values()), *self.producers.values()]:
             self.services.remove_producer(producer)

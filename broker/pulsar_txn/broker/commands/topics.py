@@ -140,7 +140,8 @@ async def on_watch_topic_list(session: Session, body: Any) -> None:
     tenant, namespace = _namespace(body.namespace)
     matches = _pattern(services, body.topics_pattern)
     async with services.list_turn(session.connection):
-        watcher = await lists.watch(session.connection, body.watcher_id, (tenant, namespace), matches)
+        topics_now = services.catalog.index.topics_and_partitions(tenant, namespace)
+        watcher = await lists.watch(session.connection, body.watcher_id, (tenant, namespace), matches, topics_now)
         pieces = watcher.topics.pieces()
         topics_hash = await hash_of_pieces(pieces, services.turn.budget)
         try:

@@ -84,19 +84,18 @@ def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participan
     if checked is not None and not session.services.checks:
         refuse_new_txn(session, frame, ServerError.NotAllowedError, NO_CHECKS)
         return
-    asked, opened = (tc_id, head, frame), session.opened
+    asked, opened = (tc_id, head, frame), session.transactions.opened
     txn_id = opened.answered.get(asked)
     if txn_id is not None:
         session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, txn_id)))
     elif not opened.waits(asked):
         answer = partial(_answer_new, session, asked)
-        who = (session.principal, session.identity)
+        who = (session.principal, session.transactions.identity)
         if checked is None:
             coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants)
         else:
             if checked.abort_on_disconnect:
-                session.bound = session.bound or Bound()
-                answer = partial(_bind, coordinators.bound, session.bound, who, answer)
+                answer = partial(_bind, coordinators.bound, session.transactions.bind(), who, answer)
             check = _check_of(checked)
             coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants, check, checked.nonce)
 
@@ -136,7 +135,7 @@ def _answer_new(session: TxnSession, asked: Asked, value: TxnId | None, error: S
         data = starts[size] + whole if size < len(starts) else hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, whole)
     else:
         data = _refused(hot_txn.NEW_TXN_RESPONSE, whole, error, message)
-    for _ in range(session.opened.settle(asked, value)):
+    for _ in range(session.transactions.opened.settle(asked, value)):
         session.connection.answer(data)
 
 
@@ -157,7 +156,7 @@ def _add(session: TxnSession, head: bytes, txn_id: TxnId, response: int, named: 
     if coordinators is None:
         _no_coordinators(session, head)
         return
-    session.opened.named(txn_id)
+    session.transactions.opened.named(txn_id)
     size, starts = len(head), hot_txn.STARTS[response]
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head)
     answer = partial(session.connection.respond, done, REFUSED[response], head)
@@ -172,7 +171,9 @@ def _add(session: TxnSession, head: bytes, txn_id: TxnId, response: int, named: 
     except Refusal as refusal:
         answer(None, refusal.code, refusal.message)
     else:
-        coordinators.add(txn_id, participants, session.principal, session.identity, answer, superuser=session.superuser)
+        coordinators.add(
+            txn_id, participants, session.principal, session.transactions.identity, answer, superuser=session.superuser
+        )
 
 
 @lru_cache(4096)
@@ -197,7 +198,7 @@ def on_end_txn(session: TxnSession, frame: bytes) -> None:
     if coordinators is None:
         _no_coordinators(session, head)
         return
-    session.opened.named(txn_id)
+    session.transactions.opened.named(txn_id)
     size, starts = len(head), _END_STARTS
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(hot_txn.END_TXN_RESPONSE, head)
     answer = partial(session.connection.respond, done, REFUSED[hot_txn.END_TXN_RESPONSE], head)
@@ -209,10 +210,10 @@ def on_end_txn(session: TxnSession, frame: bytes) -> None:
     elif group or abort_others:
         _end_together(session, txn_id, known, group, answer, abort_others=abort_others, at_decision=at_decision)
     elif shown or at_decision:
-        who, may = (session.principal, session.identity), session.superuser
+        who, may = (session.principal, session.transactions.identity), session.superuser
         coordinators.end_as(EndTxn(answer, txn_id, known, *who, may, prepared_token=shown, at_decision=at_decision))
     else:
-        coordinators.end(txn_id, known, session.principal, session.identity, answer, superuser=session.superuser)
+        coordinators.end(txn_id, known, session.principal, session.transactions.identity, answer, superuser=session.superuser)
 
 
 def _end_together(
@@ -235,7 +236,7 @@ def _end_together(
         answer(None, ServerError.NotAllowedError, text)
     else:
         further = tuple([coordinators.member(txn_id, least) for least in group])
-        who, may = (session.principal, session.identity), session.superuser
+        who, may = (session.principal, session.transactions.identity), session.superuser
         if at_decision:
             coordinators.end_as(EndTxn(answer, txn_id, action, *who, may, further, abort_others, at_decision=True))
         else:
@@ -256,8 +257,8 @@ def on_prepare_txn(session: TxnSession, frame: bytes) -> None:
         answer(None, ServerError.NotAllowedError, NO_CHECKS)
         return
     txn_id = TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
-    session.opened.named(txn_id)
-    who, may = (session.principal, session.identity), session.superuser
+    session.transactions.opened.named(txn_id)
+    who, may = (session.principal, session.transactions.identity), session.superuser
     coordinators.prepare(PrepareTxn(answer, txn_id, body.token, *who, may))
 
 
@@ -271,21 +272,21 @@ async def identify(session: TxnSession, body: Any, coordinators: Coordinators) -
     if ids is None:
         text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
         raise Refusal(ServerError.NotAllowedError, text)
-    known = session.identity or session.taking_over
+    known = session.transactions.identity or session.transactions.taking_over
     if known is not None and known[0] != name:
         raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {known[0]!r}")
     if body.HasField("transactional_epoch"):
         await _resume(session, (name, body.transactional_epoch), body.tc_id, coordinators)
         return {}
-    if session.taking_over is None:
+    if session.transactions.taking_over is None:
         epoch, tc_id = await ids.begin(name, len(coordinators))
-        session.taking_over = (name, epoch)
+        session.transactions.take_over((name, epoch))
     else:
-        epoch, tc_id = session.taking_over[1], await ids.coordinator(name, len(coordinators))
+        epoch, tc_id = session.transactions.taking_over[1], await ids.coordinator(name, len(coordinators))
     identity = (name, epoch)
     if not coordinators.is_elsewhere(tc_id):  # else the client goes there with its epoch, which begins there
         await _take_over(session, identity, tc_id, coordinators)
-    session.identity, session.taking_over = identity, None
+    session.transactions.act_as(identity)
     return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
@@ -296,7 +297,7 @@ async def _resume(session: TxnSession, identity: Identity, tc_id: int, coordinat
     await ids.resume(*identity)
     if coordinators.is_shared and tc_id == await ids.coordinator(identity[0], len(coordinators)):
         await _take_over(session, identity, tc_id, coordinators)
-    session.identity = identity
+    session.transactions.act_as(identity)
 
 
 async def _take_over(session: TxnSession, identity: Identity, tc_id: int, coordinators: Coordinators) -> None:

@@ -104,6 +104,50 @@ class GroupMember:
         )
 
 
+class ClientTransactions:
+    """Transactional id, opened transactions and check groups of one client; they end with its connection.
+
+    `identity`: the transactional id and epoch that the connection is bound to; `taking_over`: those that begin for it, while
+    older epochs have something left that has not ended. `member`: its check groups, once it has joined one; `bound`: what ends
+    with the connection, once there is such. To be read only.
+    """
+
+    __slots__ = ("bound", "identity", "member", "opened", "taking_over")
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.taking_over: Identity | None = None
+        self.opened = OpenedTransactions()
+        self.member: GroupMember | None = None
+        self.bound: Bound | None = None
+
+    def take_over(self, identity: Identity) -> None:
+        """Note the epoch that begins: a repeat goes on with it."""
+        self.taking_over = identity
+
+    def act_as(self, identity: Identity) -> None:
+        """Bind the connection to an epoch that has begun."""
+        self.identity, self.taking_over = identity, None
+
+    def join_groups(self, connection: Answering) -> GroupMember:
+        """Return the client as a member of check groups."""
+        self.member = self.member or GroupMember(connection)
+        return self.member
+
+    def bind(self) -> Bound:
+        """Return what ends with the connection."""
+        self.bound = self.bound or Bound()
+        return self.bound
+
+    def leave(self, coordinators: Coordinators) -> None:
+        """Leave all check groups, and abort what was to end with the connection, which has ended."""
+        member, self.member = self.member, None
+        if member is not None:
+            coordinators.check_groups.gone(member)
+        if self.bound is not None:
+            coordinators.bound.gone(self.bound)
+
+
 class Coordinating(Protocol):
     """The server; see `session.Services`."""
 
@@ -136,22 +180,13 @@ class Coordinating(Protocol):
 
 
 class TxnSession(Protocol):
-    """A client.
-
-    `identity`: the transactional id and epoch that its connection is bound to; `taking_over`: those that begin for it, while
-    older epochs have something left that has not ended. `answers_checks`: whether it announced that it may be asked for
-    outcomes; `member`: its check groups, once it has joined one; `bound`: what ends with its connection, once there is such.
-    """
+    """A client. `answers_checks`: whether it announced that it may be asked for outcomes."""
 
     principal: str | None
     superuser: bool
-    identity: Identity | None
-    taking_over: Identity | None
     incarnation: str | None
-    opened: OpenedTransactions
     answers_checks: bool
-    member: GroupMember | None
-    bound: Bound | None
+    transactions: ClientTransactions
 
     @property
     def connection(self) -> Answering:
@@ -164,15 +199,3 @@ class TxnSession(Protocol):
 
 TxnFrameHandler: TypeAlias = Callable[[TxnSession, bytes], None]
 TxnHandler: TypeAlias = Callable[[TxnSession, Any], Coroutine[Any, Any, None] | None]
-
-
-def leave(session: TxnSession) -> None:
-    """Its connection has ended: it is a member of no check group any more, and what was to end with it is aborted."""
-    coordinators = session.services.coordinators
-    if coordinators is None:
-        return
-    member, session.member = session.member, None
-    if member is not None:
-        coordinators.check_groups.gone(member)
-    if session.bound is not None:
-        coordinators.bound.gone(session.bound)

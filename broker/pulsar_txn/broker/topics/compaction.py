@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
+from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, Snapshot
 from pulsar_txn.wire.entries import read_header
@@ -23,7 +26,6 @@ from pulsar_txn.wire.topics import TopicName
 
 from .buffer_host import BufferHost
 from .compacted_entries import CHUNK, Newest, keys_of, reduced
-from .compacted_view import CompactedSource, CompactedView, pack_entry
 
 _logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 """Pulsar's words for the state of a compaction."""
 
 _HORIZON: Final = struct.Struct(">qq")
+_PLACE: Final = struct.Struct(">qq")
 _FLUSH_BYTES: Final = 4 << 20
 _Found: TypeAlias = "dict[str, Newest]"
 
@@ -39,6 +42,110 @@ def compacted_log_names(topic: TopicName) -> tuple[str, str]:
     """Two logs that take turns: one is read while the other is written. Outside the names of topics."""
     base = f"{topic.tenant}/{topic.namespace}/compacted/{quote(topic.name, safe='')}"
     return f"{base}-0", f"{base}-1"
+
+
+def pack_entry(position: Position, entry: bytes) -> list[bytes]:
+    """The bytes of one entry of the copy: where it stood in the topic, and the entry."""
+    return [_PLACE.pack(*position), entry]
+
+
+class CompactedView:
+    """One complete copy: entries in the order of the topic, found by their positions there; 32 bytes of memory each."""
+
+    def __init__(self, log: Log, horizon: Position, *, loaded: bool = False) -> None:
+        self.horizon = horizon
+        self.name = log.name
+        self._log = log
+        self._loaded = loaded
+        self._places = array("q")  # ledger and entry in the topic, ledger and entry in the copy
+
+    def __len__(self) -> int:
+        return len(self._places) // 4
+
+    def note(self, position: Position, stored_at: Position) -> None:
+        """An entry was copied."""
+        self._places.extend((*position, *stored_at))
+
+    async def load(self, budget: LoopBudget) -> None:
+        """Learn what is in the copy. Raises LedgerError. If cancelled: it is not loaded."""
+        if self._loaded:
+            return
+        places = array("q")
+        start = self._log.first
+        while start is not None:
+            await budget.pause()
+            entries = await self._log.read(start, max_entries=256)
+            for stored_at, data in entries:
+                places.extend((*_PLACE.unpack_from(data), *stored_at))
+            start = self._log.next_position(entries[-1][0]) if entries else None
+        self._places, self._loaded = places, True
+
+    @property
+    def last(self) -> Position | None:
+        """The last position that is in the copy."""
+        return self._position(len(self) - 1) if len(self) else None
+
+    def at_or_after(self, position: Position) -> Position | None:
+        """The first position from this one on that is in the copy."""
+        found = self._index(position)
+        return self._position(found) if found < len(self) else None
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[tuple[Position, bytes]]:
+        """Entries from `start` on. An empty list means the end. Raises LedgerError."""
+        found = self._index(start)
+        if found == len(self):
+            return []
+        ledger_id, entry_id = self._places[4 * found + 2 : 4 * found + 4]
+        stored = await self._log.read((ledger_id, entry_id), max_entries=max_entries, max_bytes=max_bytes)
+        return [(_PLACE.unpack_from(data), data[_PLACE.size :]) for _, data in stored]
+
+    async def close(self) -> None:
+        """Release the log."""
+        await self._log.close()
+
+    def _index(self, position: Position) -> int:
+        return bisect_left(range(len(self)), position, key=self._position)
+
+    def _position(self, index: int) -> Position:
+        ledger_id, entry_id = self._places[4 * index : 4 * index + 2]
+        return ledger_id, entry_id
+
+
+class CompactedSource:
+    """Source that a dispatcher reads: up to the horizon the copy, after it the topic's log. Without a copy: the log."""
+
+    def __init__(self, log: Log, compaction: Compaction) -> None:
+        self._log = log
+        self._compaction = compaction
+
+    def next_position(self, position: Position) -> Position:
+        """The position to be read after this one."""
+        view = self._compaction.view
+        if view is None or position >= view.horizon:
+            return self._log.next_position(position)
+        found = view.at_or_after((position[0], position[1] + 1))
+        return self._log.next_position(view.horizon) if found is None else found
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """An entry that is at hand; those of the copy never are."""
+        view = self._compaction.view
+        return None if view is not None and position <= view.horizon else self._log.read_cached(position)
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Entries from `start` on, as `Log.read`. Raises LedgerError."""
+        while True:
+            view = self._compaction.view
+            if view is None or start > view.horizon:
+                return await self._log.read(start, max_entries=max_entries, max_bytes=max_bytes)
+            try:
+                found = await view.read(start, max_entries, max_bytes)
+            except LedgerError:
+                if view is self._compaction.view:
+                    raise
+                continue  # a newer copy took its place meanwhile
+            if found:
+                return found
+            start = self._log.next_position(view.horizon)
 
 
 class Compaction:

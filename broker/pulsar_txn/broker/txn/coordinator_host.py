@@ -1,7 +1,6 @@
-"""One coordinator at its host: participants that are told, questions that leave, and records that are followed.
+"""One coordinator at its host: participants that are told, and questions that leave.
 
-It carries out what the coordinator's machine decides, and decides nothing of a transaction itself. `WatchedCoordinatorHost` is
-for a server that follows the records of its coordinators, live and while they are folded.
+It carries out what the coordinator's machine decides, and decides nothing of a transaction itself.
 """
 
 from __future__ import annotations
@@ -297,67 +296,3 @@ class CoordinatorKind(Protocol):
 def coordinator_log_name(tc_id: int) -> str:
     """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
     return f"pulsar/system/persistent/__transaction_log_{tc_id}"
-
-
-class CoordinatorWatch(Protocol):
-    """Follows the records of one coordinator, from its recovery on. A coordinator that is opened again has another watch."""
-
-    is_sampling: bool
-    """True if `appended` was told of a record and `confirmed` was not yet."""
-
-    def restored(self, machine: Any, data: bytes) -> None:
-        """The machine has the state of its snapshot, beside which `data` was stored."""
-
-    def applied(self, record: Any) -> None:
-        """A record was applied, in recovery or live."""
-
-    def folded(self) -> None:
-        """Everything that the log holds is applied."""
-
-    def stored(self) -> bytes:
-        """Bytes to store beside a snapshot that is taken now."""
-
-    def appended(self, position: Position) -> None:
-        """A record was appended at this position."""
-
-    def confirmed(self, position: Position) -> None:
-        """Everything up to here is durable."""
-
-
-class WatchedCoordinatorHost(CoordinatorHost):
-    """A host that tells a watch of each record."""
-
-    def __init__(self, machine: Coordinator, log: Log, turn: Turn, on_news: News, watch: CoordinatorWatch) -> None:
-        super().__init__(machine, log, turn, on_news)
-        self.watch = watch
-
-    def applied(self, log: str, position: Position, record: Any) -> None:
-        """Tell the watch."""
-        watch = self.watch
-        if not watch.is_sampling:
-            watch.appended(position)
-        watch.applied(record)
-
-    def confirmed(self) -> None:
-        """Tell the watch."""
-        if self.watch.is_sampling:
-            self.watch.confirmed(self.main.confirmed)
-
-    def fold(self, log: str, position: Position, data: bytes) -> None:
-        """Apply one entry in recovery."""
-        record = self.machine.decode(log, data)
-        self.machine.apply(log, position, record)
-        self.watch.applied(record)
-
-    def snapshot_extra(self) -> bytes:
-        """Bytes that the watch stores."""
-        return self.watch.stored()
-
-    def restore_extra(self, data: bytes) -> None:
-        """The inverse of `snapshot_extra`."""
-        self.watch.restored(self.machine, data)
-
-    def folded(self) -> None:
-        """See `CoordinatorHost.folded`."""
-        super().folded()
-        self.watch.folded()

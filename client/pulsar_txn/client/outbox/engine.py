@@ -522,10 +522,11 @@ TRIM_EVERY: Final = 500
 OLDER_THAN: Final = timedelta(hours=1)
 
 
-class Parts:
-    """`client` is one of the outbox's kind; `wall_ms` is its clock. `blocking`: whether a check may hold up the thread.
+class OutboxCore:
+    """Core of an outbox, blocking or asyncio: its connections, its engine and its blocks.
 
-    Raises InvalidConfiguration. The coroutines of a blocking outbox never wait (`at_once`).
+    `client` is one of the outbox's kind; `wall_ms` is its clock. `blocking`: a check may hold up the thread. Raises
+    InvalidConfiguration. The coroutines of a blocking outbox never wait (`at_once`).
     """
 
     def __init__(

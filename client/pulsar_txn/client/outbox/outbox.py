@@ -19,7 +19,7 @@ from pulsar_txn.client.outbox.database import (
     had,
     identity_table_sql,
 )
-from pulsar_txn.client.outbox.engine import OLDER_THAN, TRIM_EVERY, BlockLife, Parts
+from pulsar_txn.client.outbox.engine import OLDER_THAN, TRIM_EVERY, BlockLife, OutboxCore
 from pulsar_txn.client.outbox.rows import TrimResult
 from pulsar_txn.client.sync.blocking import inner
 from pulsar_txn.client.txn.transactions import core_of
@@ -75,7 +75,7 @@ class AsyncOutbox:
     ) -> None:
         self._client = client
         self._group = group
-        self._parts = Parts(
+        self._core = OutboxCore(
             client,
             core_of(client).runtime.wall_ms,
             group,
@@ -87,7 +87,7 @@ class AsyncOutbox:
             trim_every=trim_every,
             blocking=False,
         )
-        self._engine = self._parts.engine
+        self._engine = self._core.engine
         self._membership: Any = None
         self._starting = asyncio.Lock()
 
@@ -109,7 +109,7 @@ class AsyncOutbox:
             if membership is not None:
                 await membership.close()
         await self._engine.remove_ended(all_of_them=True)
-        self._parts.connections.close()
+        self._core.connections.close()
 
     async def __aenter__(self) -> Self:
         """`start()`."""
@@ -156,7 +156,7 @@ class AsyncOutbox:
             "abort_on_disconnect": abort_on_disconnect,
             "ambient": ambient,
         }
-        return AsyncOutboxTransaction(self, self._parts.block(connection, options))
+        return AsyncOutboxTransaction(self, self._core.block(connection, options))
 
     async def create_table(self, connection: Any = None) -> None:
         """Create the table and the identity, and commit: with `connection`, or one of the outbox's own. What exists is kept.
@@ -164,7 +164,7 @@ class AsyncOutbox:
         Call it once for a table that an earlier version made: the identity is missing there. Raises what the driver raises.
         `table_sql()` and `identity_sql()` are the texts for a migration.
         """
-        await self._parts.create_table(connection)
+        await self._core.create_table(connection)
 
     async def trim(self, older_than: float | timedelta = OLDER_THAN) -> TrimResult:
         """Remove rows of the group that were written more than `older_than` ago (seconds or a timedelta).
@@ -173,7 +173,7 @@ class AsyncOutbox:
         Rows of a coordinator that does not answer are kept. So it also finishes what a crash has left.
         Raises what the driver raises. Safe to cancel and to repeat, and to run in several processes.
         """
-        return await self._parts.trim(older_than)
+        return await self._core.trim(older_than)
 
 
 class AsyncOutboxTransaction:
@@ -217,7 +217,7 @@ class Outbox:
     ) -> None:
         self._client = client
         self._group = group
-        self._parts = Parts(
+        self._core = OutboxCore(
             client,
             core_of(inner(client)).runtime.wall_ms,
             group,
@@ -229,7 +229,7 @@ class Outbox:
             trim_every=trim_every,
             blocking=True,
         )
-        self._engine = self._parts.engine
+        self._engine = self._core.engine
         self._membership: Any = None
         self._starting = Lock()
 
@@ -285,18 +285,18 @@ class Outbox:
             "abort_on_disconnect": abort_on_disconnect,
             "ambient": ambient,
         }
-        return OutboxTransaction(self, self._parts.block(connection, options))
+        return OutboxTransaction(self, self._core.block(connection, options))
 
     def create_table(self, connection: Any = None) -> None:
         """Create the table and the identity, and commit: with `connection`, or one of the outbox's own; see `AsyncOutbox`.
 
         Raises what the driver raises. `table_sql()` and `identity_sql()` are the texts for a migration.
         """
-        at_once(self._parts.create_table(connection))
+        at_once(self._core.create_table(connection))
 
     def trim(self, older_than: float | timedelta = OLDER_THAN) -> TrimResult:
         """Remove rows of the group that were written more than `older_than` ago; see `AsyncOutbox.trim`."""
-        return at_once(self._parts.trim(older_than))
+        return at_once(self._core.trim(older_than))
 
 
 class OutboxTransaction:

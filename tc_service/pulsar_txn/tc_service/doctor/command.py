@@ -206,6 +206,8 @@ async def _run(options: DoctorOptions) -> int:
                 suspects = [each.txn_id for each in findings if each.txn_id is not None and each.cure is not Cure.NOTHING]
                 curing = Curing(BrokerAttempts(brokers), reader, examination, asyncio.sleep, options.search, suspects)
                 findings = await _cure_all(findings, curing, options)
+            if not findings:
+                await _check_that_it_answers(brokers, options.cluster)
             if not findings and not options.as_json:
                 click.echo(f"{options.cluster}: nothing is wrong. Topics looked at: {len(examination.topics)}")
     except AdminUnreachable as error:
@@ -227,6 +229,15 @@ def _brokers(options: DoctorOptions, runtime: AsyncioRuntime) -> Brokers:
         return Brokers("cluster", options.cluster, options.settings, runtime)
     except PulsarError as error:
         raise Ending(USAGE, f"--cluster: {error}") from error
+
+
+async def _check_that_it_answers(brokers: Brokers, cluster: str) -> None:
+    """Raises Ending where no broker answers at --cluster: the HTTP side alone has said so far that nothing is wrong."""
+    try:
+        await brokers.any_connection()
+    except PulsarError as error:
+        text = f"no broker answers at {cluster} ({error}), although --admin-url shows nothing wrong; check --cluster"
+        raise Ending(UNAVAILABLE, text) from error
 
 
 async def _load(brokers: Brokers, number: int) -> str:

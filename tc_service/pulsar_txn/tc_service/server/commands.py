@@ -25,20 +25,17 @@ from pulsar_txn.broker.serving import (
     Answer,
     Answering,
     Authentication,
-    Bound,
     BrokerConfig,
+    ClientTransactions,
     CoordinatorHost,
     Coordinators,
-    GroupMember,
     Introduction,
     Limits,
-    OpenedTransactions,
     TakeOvers,
     TransactionalIds,
     Turn,
     asked,
     identify,
-    leave,
     on_end_txn,
     on_new_txn,
     on_prepare_txn,
@@ -57,7 +54,7 @@ from .clusters import Clusters, of_cluster
 from .leaders import Leaders
 
 if TYPE_CHECKING:
-    from pulsar_txn.tc.owners import Identity
+    pass
 
 _Wanted: TypeAlias = dict[str, list[Participant]]
 """Participants by cluster."""
@@ -107,8 +104,8 @@ FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
 class Session:
     """The state of one client.
 
-    `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
-    transactional id; `taking_over`: see `TxnSession`. `incarnation`: its name for this run of its process.
+    `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `incarnation`: its
+    name for this run of its process.
     """
 
     is_busy = False
@@ -127,15 +124,11 @@ class Session:
         self.introduction = Introduction(services.authentication, connection, services.turn, urls, services.limits)
         self.principal: str | None = None
         self.superuser = False
-        self.identity: Identity | None = None
-        self.taking_over: Identity | None = None
         self.incarnation: str | None = None
         self.coordinators: set[int] = set()
         """Coordinators that it has connected to."""
-        self.opened = OpenedTransactions()
         self.answers_checks = False
-        self.member: GroupMember | None = None
-        self.bound: Bound | None = None
+        self.transactions = ClientTransactions()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -145,15 +138,15 @@ class Session:
 
     def writable_changed(self, *, writable: bool) -> None:
         """Note that the client reads what it is sent, or does not."""
-        if self.member is not None:
-            self.services.coordinators.check_groups.writable_changed(self.member)
+        if self.transactions.member is not None:
+            self.services.coordinators.check_groups.writable_changed(self.transactions.member)
 
     def ended(self) -> None:
         """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over.
 
         Those that it opened to end with its connection are aborted.
         """
-        leave(self)
+        self.transactions.leave(self.services.coordinators)
         self.services.limits.leave_role(self.principal, self)
         self.services.sessions.discard(self)
         self.introduction.ended()
@@ -423,7 +416,9 @@ async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Se
 
 
 def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
-    session.services.coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
+    session.services.coordinators.add(
+        txn_id, of_cluster(cluster, participants), session.principal, session.transactions.identity, answer
+    )
 
 
 def on_end(session: Session, frame: bytes) -> None:

@@ -28,7 +28,6 @@ from pulsar_txn.broker.serving import (
     Participants,
     Runtime,
     Turn,
-    WatchedCoordinatorHost,
     asked,
     coordinator_log_name,
 )
@@ -45,7 +44,7 @@ from pulsar_txn.tc_service.cluster.participants import decode
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus, coordinator_of
 
-from .timelines import Timelines
+from .timelines import FollowedCoordinatorHost, Timelines
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -128,7 +127,7 @@ async def store_id(store: LogStore, runtime: Runtime) -> str:
 class _LedLog:
     """A log that this instance leads. `registers`: by cluster, of those that are claimed for it."""
 
-    def __init__(self, name: str, host: WatchedCoordinatorHost) -> None:
+    def __init__(self, name: str, host: FollowedCoordinatorHost) -> None:
         self.name = name
         self.host = host
         self.machine: Any = host.coordinator
@@ -322,9 +321,9 @@ class LedCoordinators:
         name = coordinator_log_name(tc_id)
         return name if self._kind == "tc" else f"{name}_{self._kind}"
 
-    def make(self, tc_id: int, log: Log, on_news: News) -> WatchedCoordinatorHost:
+    def make(self, tc_id: int, log: Log, on_news: News) -> FollowedCoordinatorHost:
         """A host whose log is led from now on, and whose records are followed."""
-        host = WatchedCoordinatorHost(self._machine(tc_id), log, self._turn, on_news, self._timelines.watch(tc_id))
+        host = FollowedCoordinatorHost(self._machine(tc_id), log, self._turn, on_news, self._timelines.watch(tc_id))
         self._incarnations.lead(f"{self._kind}-{tc_id}", host)
         return host
 
@@ -383,7 +382,7 @@ class LogIncarnations:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def lead(self, name: str, host: WatchedCoordinatorHost) -> None:
+    def lead(self, name: str, host: FollowedCoordinatorHost) -> None:
         """A log is open, and this host has it from now on."""
         before = self._logs.get(name)
         if before is not None:

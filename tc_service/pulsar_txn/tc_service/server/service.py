@@ -206,8 +206,8 @@ class CoordinatorService:
     def _send_away(self, tc_id: int) -> None:
         """Clients that are not served here any more have to show elsewhere that they live."""
         for session in [each for each in self.sessions if tc_id in each.coordinators]:
-            if session.bound is not None:
-                self.coordinators.bound.release(session.bound)
+            if session.transactions.bound is not None:
+                self.coordinators.bound.release(session.transactions.bound)
             session.connection.close()
 
     async def _part_with_clients(self) -> None:

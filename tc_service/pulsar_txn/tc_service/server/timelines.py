@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pulsar_txn.broker.serving import Histogram, Turn
+from pulsar_txn.broker.serving import CoordinatorHost, Histogram, News, Turn
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.tc.causes import Cause, cause_of
 from pulsar_txn.tc.ids import most_of_lane
 from pulsar_txn.tc.owners import Owner
@@ -38,6 +39,7 @@ from pulsar_txn.tc.records import (
     Entry,
     Record,
 )
+from pulsar_txn.tc.requests import Coordinator
 from pulsar_txn.tc_service.cluster.ends import NO_WATERMARK
 from pulsar_txn.tc_service.cluster.participants import decode, encode
 from pulsar_txn.wire.errors import WireError
@@ -385,7 +387,7 @@ class EndRepeats:
 
 
 class Timeline:
-    """The histories of one coordinator's transactions. Implements `broker.txn.coordinator_host.CoordinatorWatch`.
+    """The histories of one coordinator's transactions, which follow its records.
 
     `decisions` counts them by status and cause. `append_seconds`: how long records took until they were durable; a sample.
     """
@@ -418,10 +420,10 @@ class Timeline:
         histories = list(self._histories.values())
         return [end for end in map(end_of, histories) if end is not None]
 
-    # ---- the watch
+    # ---- what its host tells
 
     def restored(self, machine: Any, data: bytes) -> None:
-        """See `CoordinatorWatch`."""
+        """Take the state of the machine after its snapshot, beside which `data` was stored."""
         self.recent.restore(data)
         for info in machine.transactions():
             owner = (info.principal, info.identity)
@@ -441,7 +443,7 @@ class Timeline:
             self._histories[info.txn_id.least] = history
 
     def applied(self, record: Record) -> None:
-        """See `CoordinatorWatch`."""
+        """Follow a record that was applied, in recovery or live."""
         if not isinstance(record, Entry):
             return
         operation, least = record.operation, record.least
@@ -502,22 +504,22 @@ class Timeline:
         self._ended.add(self._histories, least, len(history) + len(participants))
 
     def folded(self) -> None:
-        """See `CoordinatorWatch`."""
+        """Note that everything that the log holds is applied."""
         self.decisions.clear()  # they count since the start of this process
         self._repeats.repeat(self.recent)
 
     def stored(self) -> bytes:
-        """See `CoordinatorWatch`."""
+        """Return bytes to store beside a snapshot that is taken now."""
         return self.recent.stored()
 
     def appended(self, position: Position) -> None:
-        """See `CoordinatorWatch`."""
+        """Note that a record was appended at this position."""
         if not self.is_sampling:
             self.is_sampling = True
             self._sample = (position, self._repeats.seconds())
 
     def confirmed(self, position: Position) -> None:
-        """See `CoordinatorWatch`."""
+        """Note that everything up to here is durable."""
         if self.is_sampling and position >= self._sample[0]:
             self.is_sampling = False
             self.append_seconds.note(self._repeats.seconds() - self._sample[1])
@@ -534,6 +536,45 @@ def end_of(history: History) -> End | None:
     if not isinstance(begun, Begun) or not isinstance(done, Done) or decided is None:
         return None
     return End(done.at_ms, begun.txn_id, decided.status == TxnStatus.COMMITTING, tuple(participants_of(history)))
+
+
+class FollowedCoordinatorHost(CoordinatorHost):
+    """Host of a coordinator whose records a timeline follows, live and while they are folded."""
+
+    def __init__(self, machine: Coordinator, log: Log, turn: Turn, on_news: News, timeline: Timeline) -> None:
+        super().__init__(machine, log, turn, on_news)
+        self.timeline = timeline
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """Tell the timeline."""
+        timeline = self.timeline
+        if not timeline.is_sampling:
+            timeline.appended(position)
+        timeline.applied(record)
+
+    def confirmed(self) -> None:
+        """Tell the timeline."""
+        if self.timeline.is_sampling:
+            self.timeline.confirmed(self.main.confirmed)
+
+    def fold(self, log: str, position: Position, data: bytes) -> None:
+        """Apply one entry in recovery."""
+        record = self.machine.decode(log, data)
+        self.machine.apply(log, position, record)
+        self.timeline.applied(record)
+
+    def snapshot_extra(self) -> bytes:
+        """Bytes that the timeline stores."""
+        return self.timeline.stored()
+
+    def restore_extra(self, data: bytes) -> None:
+        """The inverse of `snapshot_extra`."""
+        self.timeline.restored(self.machine, data)
+
+    def folded(self) -> None:
+        """See `CoordinatorHost.folded`."""
+        super().folded()
+        self.timeline.folded()
 
 
 class Timelines:
