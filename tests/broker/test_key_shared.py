@@ -330,26 +330,6 @@ async def test_a_key_waits_for_the_part_of_a_batch_that_a_transaction_has_whatev
     assert await client.payloads(1) == [b"3"]
 
 
-@pytest.mark.parametrize("commits", [True, False])
-async def test_the_rest_of_a_batch_waits_for_the_part_before_it_that_a_transaction_has(bench: Any, commits: bool) -> None:
-    client, other = bench.client(), bench.client()
-    await client.producer("a")
-    await client.subscribe("a", kind=KEY_SHARED, consumer_name="one")
-    await other.subscribe("a", kind=KEY_SHARED, consumer_name="two")
-    txn = await other.new_txn(timeout_ms=600_000)
-    await other.add_subscriptions(txn, (FULL + "a", "s"))
-    await client.sent([b"0", b"1", b"2"], key="k")
-    await client.settle()
-    first, second = (client, other) if client.messages[0] else (other, client)
-    await first.ack(await first.receive(), left=0b101, txn=txn)
-    await first.request("close_consumer", consumer_id=0)
-    assert await second.payloads(1) == [b"0"], "what comes before it goes on"
-    await second.nothing()
-    await second.end(txn, TxnAction.COMMIT if commits else TxnAction.ABORT)
-    wanted = [b"2"] if commits else [b"1", b"2"]
-    assert await second.payloads(len(wanted)) == wanted
-
-
 async def test_a_key_goes_on_at_once_after_a_commit_that_the_cursor_has_not_stored_yet(bench: Any) -> None:
     """The pending acknowledgement stays until the cursor is durable; the key waited for it, and nobody woke it."""
     client, txn = await pending(bench)

@@ -5,8 +5,7 @@ for (sticky). When ownership moves, a slot stays with whoever still holds entrie
 go out for that reason, or for lack of permits, wait in the replay, and later entries of their slot wait after them.
 
 An entry that an open transaction acknowledged holds its slot as well: its consumer holds it while it is connected, and the
-transaction when it is not. An abort brings it back, and it goes out before what follows it. So does a part of a batch: of the
-same entry, the parts before it go out, and those after it wait.
+transaction when it is not. An abort brings it back, and it goes out before what follows it.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class KeyShared(Shared):
         self._slot_holders: dict[int, tuple[Consumer, int]] = {}  # with the number of entries that it holds
         self._undecided: dict[Position, int] = {}  # indexes that open transactions acknowledged, and no consumer holds
         self._draining: dict[int, list[Position]] = {}  # the same by slot, as heaps; what is decided is passed over
-        self._behind: set[Position] = set()  # those of which a later part waits for an earlier one
         self.replay = SlotReplay(self._slots, self._owners)
         # of the present turn
         self._able: set[Consumer] = set()
@@ -114,7 +112,6 @@ class KeyShared(Shared):
         self._slot_holders.clear()
         self._undecided.clear()
         self._draining.clear()
-        self._behind.clear()
 
     def release(self, position: Position, indexes: int | None) -> Sequence[Effect]:
         """Release what a transaction gave back: it goes out before what follows it."""
@@ -239,14 +236,7 @@ class KeyShared(Shared):
             if taker is None or taker not in self._able or not self._is_free(slot, position, taker) or replay.is_waiting(slot):
                 self._wait(position, slot, indexes)
                 return None
-        first = live & self._before_undecided(slot, position, pending) if pending else live
-        if first == live:
-            return self._send(taker, slot, position, live, batch_size, pending)
-        self._behind.add(position)
-        delivery = self._send(taker, slot, position, first, batch_size, pending) if first else None
-        self.replay.discard(position)
-        self.replay.add(position, live & ~first)
-        return delivery
+        return self._send(taker, slot, position, live, batch_size, pending)
 
     def _wait(self, position: Position, slot: int, indexes: int | None) -> None:
         self._slots[position] = slot
@@ -284,14 +274,7 @@ class KeyShared(Shared):
             heapq.heappop(earliest)
         if not earliest:
             del self._draining[slot]
-        return bool(earliest) and (earliest[0] < position or position in self._behind)
-
-    def _before_undecided(self, slot: int, position: Position, pending: int) -> int:
-        """Mask of the parts of an entry before the first one that an open transaction has and no consumer holds."""
-        if not self._drain(slot, position, pending):
-            return -1
-        undecided = self._undecided[position]
-        return (undecided & -undecided) - 1
+        return bool(earliest) and earliest[0] < position
 
     def _drain(self, slot: int, position: Position, pending: int) -> bool:
         """Let what follows this entry wait; True if an open transaction acknowledged (a part of) it that no consumer holds."""
@@ -313,5 +296,4 @@ class KeyShared(Shared):
             self._undecided[position] = left
         elif undecided:
             del self._undecided[position]
-            self._behind.discard(position)
             self.replay.release(self._slots[position])
