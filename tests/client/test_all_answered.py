@@ -18,7 +18,7 @@ SIZE = 5 * 1024 * 1024
 
 
 @attrs.frozen
-class EncodedSender:
+class Setting:
     """A client, the broker of its cluster, and the coordinator beside it."""
 
     client: AsyncClient
@@ -32,7 +32,7 @@ class EncodedSender:
 
 
 @pytest.fixture
-async def beside() -> AsyncIterator[EncodedSender]:
+async def beside() -> AsyncIterator[Setting]:
     broker, coordinator = FakeBroker("b1:6650"), FakeBroker("tc:6653")
     flags = {"supports_clusters": True, "keeps_transaction_outcomes": True}
     coordinator.on["connect"] = lambda _pipe, _body: command(
@@ -42,17 +42,17 @@ async def beside() -> AsyncIterator[EncodedSender]:
     runtime = FakeRuntime({"b1:6650": broker, "tc:6653": coordinator})
     waits: dict[str, Any] = {"operation_timeout": 2.0, "connection_timeout": 0.5, "initial_backoff": 0.001, "max_backoff": 0.01}
     async with AsyncClient("pulsar://b1:6650", coordinator="pulsar://tc:6653", runtime=runtime, **waits) as client:
-        yield EncodedSender(client, broker, coordinator)
+        yield Setting(client, broker, coordinator)
 
 
-async def one(beside: EncodedSender) -> None:
+async def one(beside: Setting) -> None:
     """A transaction with one send."""
     producer = await beside.client.create_producer("t")
     async with beside.client.transaction() as txn:
         await producer.send(b"x", txn=txn)
 
 
-async def test_a_commit_after_answers_to_everything_says_so(beside: EncodedSender) -> None:
+async def test_a_commit_after_answers_to_everything_says_so(beside: Setting) -> None:
     consumer = await beside.client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     producer = await beside.client.create_producer("t")
     beside.broker.deliver(1, 0, b"x")
@@ -63,7 +63,7 @@ async def test_a_commit_after_answers_to_everything_says_so(beside: EncodedSende
     assert beside.told == [True]
 
 
-async def test_an_abort_does_not(beside: EncodedSender) -> None:
+async def test_an_abort_does_not(beside: Setting) -> None:
     producer = await beside.client.create_producer("t")
     with pytest.raises(LookupError):
         async with beside.client.transaction() as txn:
@@ -72,7 +72,7 @@ async def test_an_abort_does_not(beside: EncodedSender) -> None:
     assert beside.told == [False]
 
 
-async def test_a_send_that_left_twice_may_come_late(beside: EncodedSender) -> None:
+async def test_a_send_that_left_twice_may_come_late(beside: Setting) -> None:
     broker = beside.broker
     broker.on["send"] = lambda _pipe, _body: SILENCE
     broker.on["producer"] = lambda _pipe, body: command(
@@ -91,7 +91,7 @@ async def test_a_send_that_left_twice_may_come_late(beside: EncodedSender) -> No
     assert beside.told == [False, True], "the next transaction is another one"
 
 
-async def test_an_acknowledgement_that_left_twice_may_come_late(beside: EncodedSender) -> None:
+async def test_an_acknowledgement_that_left_twice_may_come_late(beside: Setting) -> None:
     broker = beside.broker
     consumer = await beside.client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     broker.deliver(1, 0, b"x")
@@ -108,7 +108,7 @@ async def test_an_acknowledgement_that_left_twice_may_come_late(beside: EncodedS
 
 
 @pytest.mark.parametrize("look", [lambda txn: txn.id, lambda txn: txn.stats()])
-async def test_whoever_was_shown_the_id_may_send_in_it(beside: EncodedSender, look: Any) -> None:
+async def test_whoever_was_shown_the_id_may_send_in_it(beside: Setting, look: Any) -> None:
     producer = await beside.client.create_producer("t")
     async with beside.client.transaction() as txn:
         look(txn)
@@ -116,7 +116,7 @@ async def test_whoever_was_shown_the_id_may_send_in_it(beside: EncodedSender, lo
     assert beside.told == [False]
 
 
-async def test_a_transaction_that_was_begun_elsewhere_may_have_others_in_it(beside: EncodedSender) -> None:
+async def test_a_transaction_that_was_begun_elsewhere_may_have_others_in_it(beside: Setting) -> None:
     producer = await beside.client.create_producer("t")
     begun: AsyncTransaction = await beside.client.begin_transaction()
     attached = beside.client.attach_transaction(str(begun.id))

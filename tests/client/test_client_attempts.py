@@ -138,8 +138,7 @@ async def test_a_tie_that_is_lost_while_its_owner_is_told_is_made_again_once():
         owner = Owner(core_of(client))
         owner.loses = 3
         await owner.attach(Retries(core_of(client), "opening"))
-        await asyncio.sleep(0.05)
-        assert owner.tie.connection is not None
+        await broker.until(lambda: owner.tie.connection is not None)
         assert owner.attached == 4
         assert len(broker.all("lookupTopic")) == 4
 

@@ -1,7 +1,7 @@
 """A coordinator beside stock participants, in one thread: clients, zombies, reloads and crashes in any order that a test says.
 
 The coordinator is the real machine; participants are `stock_participants`; the driver of ends is a set of telegrams that a test
-delivers one by one, twice, or late. `Beside.settle` lets everything come to rest, and `faults` says what went wrong.
+delivers one by one, twice, or late. `StockWorld.settle` lets everything come to rest, and `faults` says what went wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Client:
         return [work for work in self.works if work.asked is None]
 
 
-class EncodedSender:
+class StockWorld:
     """The world. `mark`: the watermark that goes with an end, when it is not the coordinator's own."""
 
     def __init__(

@@ -14,7 +14,7 @@ import random
 from typing import Any
 
 import pytest
-from beside_stock import ABORT, COMMIT, TOPICS, Beside, Client, Work
+from beside_stock import ABORT, COMMIT, TOPICS, Client, StockWorld, Work
 from stock_participants import StockSubscription, StockTopic
 
 from pulsar_txn.tc import BeginIncarnation, EndTxn, FencingCoordinator, LaneIds
@@ -40,7 +40,7 @@ class Cluster:
         self.promised: dict[TxnId, Work] = {}
 
 
-class Service(Beside):
+class Service(StockWorld):
     """One process with a log. `draws`: each life has a number of its own; `compares`: the register is looked at."""
 
     def __init__(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from beside_stock import ABORT, COMMIT, SUBSCRIPTION, TOPICS, Beside, Client, Work
+from beside_stock import ABORT, COMMIT, SUBSCRIPTION, TOPICS, Client, StockWorld, Work
 from stock_participants import StockSubscription, StockTopic
 
 from pulsar_txn.ledger.machine import TellParticipant
@@ -34,7 +34,7 @@ def own(tell: TellParticipant) -> int:
 class Walk:
     """One random walk. `repeats_with_mark`: what a driver must not do."""
 
-    def __init__(self, seed: int, world: Beside, *, repeats_with_mark: bool = False) -> None:
+    def __init__(self, seed: int, world: StockWorld, *, repeats_with_mark: bool = False) -> None:
         self.rng = random.Random(seed)
         self.world = world
         self.repeats_with_mark = repeats_with_mark
@@ -150,7 +150,7 @@ def walks(count: int, **more: Any) -> Iterator[tuple[int, list[str]]]:
     """Walks with faults, by their seeds."""
     policy, mark = more.pop("ids", LaneIds()), more.pop("mark", None)
     for seed in range(count):
-        world = Beside(policy) if mark is None else Beside(policy, mark=mark)
+        world = StockWorld(policy) if mark is None else StockWorld(policy, mark=mark)
         faults = Walk(seed, world, **more).run(30 + seed % 120)
         if faults:
             yield seed, faults
@@ -168,7 +168,7 @@ def test_the_same_walks_with_the_numbers_of_a_broker_s_coordinator_hide_what_was
 
 
 def test_an_end_that_is_repeated_with_a_watermark_can_hide_what_was_committed_before_it() -> None:
-    world = Beside()
+    world = StockWorld()
     client = world.client("i")
     works = []
     for _ in range(2):
@@ -208,7 +208,7 @@ class Story:
     """Two transactions of a client, one of its successor, and what may come between any two steps."""
 
     def __init__(self, ids: LaneIds | PulsarIds, successor: str, **more: Any) -> None:
-        self.world = world = Beside(ids, **more)
+        self.world = world = StockWorld(ids, **more)
         self.successor = successor
         self.old = world.client("old", ("x", 1) if successor == "epoch" else None)
         self.new = world.client("new", ("x", 2) if successor == "epoch" else None)
