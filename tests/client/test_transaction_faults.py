@@ -77,7 +77,7 @@ async def test_a_unit_whose_outcome_nobody_can_tell_is_unknown_and_not_retriable
         await unit_of(txn).open()
 
     broker.on["endTxn"] = lambda pipe, body: broker._endTxn(pipe, body) if len(runs) > 1 else SILENCE
-    async with fake_client(broker, operation_timeout=0.1) as client:
+    async with fake_client(broker, operation_timeout=0.5) as client:
         if retry_unknown:
             await client.run_transaction(work, retry_unknown=True)
         else:
