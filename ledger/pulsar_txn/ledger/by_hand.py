@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.ledger.hosting import Answer, Host, Registration, Time
+from pulsar_txn.ledger.hosting import Answer, Host, Registration, Time, never
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Reply, Step, Token
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, LedgerError, LogListener, Snapshot
 from pulsar_txn.ledger.snapshots import Recovery
@@ -263,15 +263,11 @@ class Skin:
 
     def slice(self) -> Callable[[], bool]:
         """See `Host.slice`."""
-        return _never
+        return never
 
     def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
         """See `Host.fold`."""
         machine.apply(log, position, machine.decode(log, data))
-
-
-def _never() -> bool:
-    return False
 
 
 class HandHost(Host[RequestT, RecordT]):

@@ -173,7 +173,6 @@ class Host(Generic[RequestT, RecordT]):
         self.in_turn = False
         overridden = type(self)
         self._tell_applied = self.applied if overridden.applied is not Host.applied else None
-        self._tell_performed = self.performed if overridden.performed is not Host.performed else None
         self._tell_confirmed = self.confirmed if overridden.confirmed is not Host.confirmed else None
         for place in self.places.values():
             place.log.listen(_Listener(self, place))
@@ -186,9 +185,6 @@ class Host(Generic[RequestT, RecordT]):
     def perform(self, effect: Effect) -> None:
         """Carry out an effect that only some machines want."""
         raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
-
-    def performed(self) -> None:
-        """All effects of a Step were released, and `perform` was called for one of them."""
 
     def applied(self, log: str, position: Position, record: Any) -> None:
         """A record was appended and applied."""
@@ -215,7 +211,7 @@ class Host(Generic[RequestT, RecordT]):
 
     def slice(self) -> Callable[[], bool]:
         """A question for long work: is the time that it may take of this turn over?"""
-        return _never
+        return never
 
     def snapshot_extra(self) -> bytes:
         """Return what is stored beside the machine's snapshot."""
@@ -503,7 +499,7 @@ class Host(Generic[RequestT, RecordT]):
             self._tell_confirmed()
 
     def _release(self, effects: tuple[Effect, ...], positions: Sequence[Position]) -> None:
-        performed, answer = False, self._answer
+        answer = self._answer
         for effect in effects:
             if type(effect) is Reply:
                 value = effect.value if effect.position_of is None else positions[effect.position_of]
@@ -516,9 +512,6 @@ class Host(Generic[RequestT, RecordT]):
                 self.take_snapshot(effect.log)
             elif type(effect) is not AwaitOutcome:
                 self.perform(effect)
-                performed = True
-        if performed and self._tell_performed is not None:
-            self._tell_performed()
 
     # ---- time
 
@@ -595,7 +588,8 @@ class Host(Generic[RequestT, RecordT]):
         self.failed(error)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Return the answer of a turn without an end."""
     return False
 
 
