@@ -20,7 +20,10 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from .answers import Handler, failed
 from .guard import Next
 
+_logger = logging.getLogger(__name__)
+
 _BEARER: Final = "bearer"
+_WAYS: Final = {"token": "Authorization: Bearer TOKEN", "tls": "a client certificate, over https"}
 
 
 @attrs.frozen
@@ -69,11 +72,6 @@ def asker_of(
         raise Refusal(ServerError.AuthenticationError, f"say who you are: send {known}")
     return Asker(known_as.role, authentication.is_superuser(known_as.role))
 
-
-_WAYS: Final = {"token": "Authorization: Bearer TOKEN", "tls": "a client certificate, over https"}
-
-
-_logger = logging.getLogger(__name__)
 
 _ASKER: Final[ContextVar[Asker]] = ContextVar("asker", default=NOBODY)
 """Of the request that this task handles."""

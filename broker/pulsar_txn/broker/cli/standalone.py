@@ -109,7 +109,8 @@ def _blaming(loaded: Loaded, field: str, value: str = "") -> Iterator[None]:
 
 def _check_functions(config: BrokerConfig) -> None:
     """Before any file is touched. Raises Ending."""
-    _check_functions_are_installed()
+    if not entry_points(group="pulsar_txn.commands", name="functions"):
+        raise Ending(UNAVAILABLE, "functions are not installed; run: pip install '.[broker,functions]' in a checkout")
     if config.web_service_port is None:
         raise Ending(USAGE, "functions need the HTTP port: set webServicePort")
     if config.authentication_enabled:
@@ -195,12 +196,6 @@ class Process:
             "data": str(self._data.absolute()) if self._data is not None else None,
             "sync": getattr(broker.store, "syncer_kind", "none"),
         }
-
-
-def _check_functions_are_installed() -> None:
-    """Raises Ending where the command is not installed."""
-    if not entry_points(group="pulsar_txn.commands", name="functions"):
-        raise Ending(UNAVAILABLE, "functions are not installed; run: pip install '.[broker,functions]' in a checkout")
 
 
 class FunctionsChild:

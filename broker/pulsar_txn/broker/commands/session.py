@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Protocol, TypeAlias
@@ -178,41 +178,47 @@ class Session:
 
     # ---- limits
 
-    @contextmanager
-    def opening_producer(self, producer_id: int) -> Iterator[None]:
+    def opening_producer(self, producer_id: int) -> AbstractContextManager[None]:
         """Inside, a producer is being created: its place is taken before the first await.
 
         Refusal when it is being created already, or this client has too many; those that wait or are being created count.
         """
-        task, held = asyncio.current_task(), (self.producers, self.waiting_producers, self.opening_producers)
-        if producer_id in self.opening_producers or task is None:
-            raise Refusal(ServerError.ServiceNotReady, f"producer {producer_id} is being created already; retry")
-        _check_room("producers", producer_id, held, self.services.config.max_producers_per_connection)
-        if not any(producer_id in each for each in held):
-            self._check_role("Producers", self.services.config.max_producers_per_role, _producers_of)
-        self.opening_producers[producer_id] = task
-        try:
-            yield
-        finally:
-            del self.opening_producers[producer_id]
+        config = self.services.config
+        most = config.max_producers_per_connection, config.max_producers_per_role
+        others = self.producers, self.waiting_producers
+        return self._opening("producer", producer_id, self.opening_producers, others, most, _producers_of)
 
-    @contextmanager
-    def opening_consumer(self, consumer_id: int) -> Iterator[None]:
+    def opening_consumer(self, consumer_id: int) -> AbstractContextManager[None]:
         """Inside, a consumer is being created: its place is taken before the first await.
 
         Refusal when it is being created already, or this client has too many; those that are being created count.
         """
-        task, held = asyncio.current_task(), (self.consumers, self.opening_consumers)
-        if consumer_id in self.opening_consumers or task is None:
-            raise Refusal(ServerError.ServiceNotReady, f"consumer {consumer_id} is being created already; retry")
-        _check_room("consumers", consumer_id, held, self.services.config.max_consumers_per_connection)
-        if not any(consumer_id in each for each in held):
-            self._check_role("Consumers", self.services.config.max_consumers_per_role, _consumers_of)
-        self.opening_consumers[consumer_id] = task
+        config = self.services.config
+        most = config.max_consumers_per_connection, config.max_consumers_per_role
+        return self._opening("consumer", consumer_id, self.opening_consumers, (self.consumers,), most, _consumers_of)
+
+    @contextmanager
+    def _opening(
+        self,
+        kind: str,
+        number: int,
+        opening: dict[int, asyncio.Task[None]],
+        others: Sequence[Collection[int]],
+        most: tuple[int, int],
+        count: Callable[[Session], int],
+    ) -> Iterator[None]:
+        """`most` of one connection, and of one role."""
+        task, held = asyncio.current_task(), (*others, opening)
+        if number in opening or task is None:
+            raise Refusal(ServerError.ServiceNotReady, f"{kind} {number} is being created already; retry")
+        _check_room(f"{kind}s", number, held, most[0])
+        if not any(number in each for each in held):
+            self._check_role(f"{kind.title()}s", most[1], count)
+        opening[number] = task
         try:
             yield
         finally:
-            del self.opening_consumers[consumer_id]
+            del opening[number]
 
     def _check_role(self, kind: str, most: int, count: Callable[[Session], int]) -> None:
         """Refusal when all clients of this role have too many; operators are not limited."""

@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
 
     def _frame(self, frame: bytes) -> None:
         # All known peers write the type first and a size that agrees: then no call is needed to find it.
-        kind = frame[5] if len(frame) > 7 and frame[4] == 8 and frame[5] < 128 else frame_type(frame)
+        kind = frame[5] if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG and frame[5] < 128 else frame_type(frame)
         if not self.connected and kind != CONNECT:
             raise WireError(f"the first command must be CONNECT, not {kind}")
         session = self.session
