@@ -76,8 +76,8 @@ BatchingTypeName: TypeAlias = Literal["default", "key_based"]
 """Names of BatchingType that `create_producer` takes as well."""
 
 
-_MOST_SEQUENCE_ID: Final = (1 << 63) - 1
-"""Largest sequence id, because brokers and clients in Java read it as a signed number."""
+MAX_LONG: Final = (1 << 63) - 1
+"""Largest sequence id and time, because brokers and clients in Java read them as signed numbers."""
 
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class ProducerOptions:
 
     producer_name: str | None = attrs.field(default=None, validator=optional(text))
     """The producer's name. Only one producer of the topic can have it at a time; the broker chooses one if None."""
-    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole(0, _MOST_SEQUENCE_ID)))
+    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole(0, MAX_LONG)))
     """The first sequence id; None: after the last one that the broker has stored for this name."""
     refuse_sequence_gaps: bool = attrs.field(default=False, validator=flag)
     """True if the broker refuses a message (OutOfOrderSequence) when the one before it was not stored. Needs our broker, with

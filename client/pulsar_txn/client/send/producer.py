@@ -19,7 +19,7 @@ from pulsar_txn.client.schema.base import PairSchema, Schema
 from pulsar_txn.client.send.batching import Alone, EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.send.budget import Budget, LimitedBudget
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
-from pulsar_txn.client.send.options import ProducerOptions
+from pulsar_txn.client.send.options import MAX_LONG, ProducerOptions
 from pulsar_txn.client.send.partitions import Partitions
 from pulsar_txn.client.txn.transaction import AMBIENT, NOT_SAID, AsyncTransaction, joined_unit, noted
 from pulsar_txn.client.txn.unit import Unit
@@ -32,7 +32,6 @@ T = TypeVar("T")
 _NO_OTHER_CLUSTER: Final = "__local__"
 """Pulsar's word in `replicate_to` for a message that is not replicated."""
 
-_MAX_LONG: Final = 2**63 - 1
 _MAX_SECONDS: Final = 2**50
 
 
@@ -80,7 +79,7 @@ def _deliver_at_ms(deliver_at: datetime | None, deliver_after: float | timedelta
 
 
 def _check_number(what: str, value: Any) -> None:
-    if not isinstance(value, int) or not 0 <= value <= _MAX_LONG:
+    if not isinstance(value, int) or not 0 <= value <= MAX_LONG:
         raise refused(what, value, "a whole number, 0 or more, of at most 63 bits")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import attrs
 
 from pulsar_txn.client._options import options_of
-from pulsar_txn.client._validation import number_of_seconds, refused, seconds_of, validate_whole
+from pulsar_txn.client._validation import number_of_seconds, refused, seconds_of, validate_whole, whole
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.net.bounded import bounded
 from pulsar_txn.client.net.core import Core
@@ -119,17 +119,13 @@ _NOT_HERE: Final = {
 """Options of readers and consumers that have no place here, and why."""
 
 
-def _whole(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    validate_whole(attribute.name, value, 1)
-
-
 @attrs.frozen(kw_only=True)
 class Bounds:
     """Bounds of what a consistent reader keeps, and of how often it asks; see `Client.consistent_reader`."""
 
-    max_ahead: int = attrs.field(validator=_whole)
-    max_cut_messages: int = attrs.field(validator=_whole)
-    max_cut_bytes: int = attrs.field(validator=_whole)
+    max_ahead: int = attrs.field(validator=whole(1))
+    max_cut_messages: int = attrs.field(validator=whole(1))
+    max_cut_bytes: int = attrs.field(validator=whole(1))
     check_interval: float | timedelta
 
 
