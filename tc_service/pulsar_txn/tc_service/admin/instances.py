@@ -36,6 +36,7 @@ from pulsar_txn.broker.serving import (
     sort_key_of,
     txn_id_of,
 )
+from pulsar_txn.tc_service.cluster.admin import reason_of
 from pulsar_txn.tc_service.server.leaders import Address
 from pulsar_txn.wire.ids import coordinator_of
 
@@ -104,8 +105,7 @@ class OtherInstances:
             ) as answer:
                 return Answer(answer.status, answer.headers.get(hdrs.CONTENT_TYPE, "text/plain"), await answer.read())
         except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unanswered(f"{url} does not answer ({reason})") from error
+            raise Unanswered(f"{url} does not answer ({reason_of(error)})") from error
 
     def _tls(self) -> ssl.SSLContext:
         try:

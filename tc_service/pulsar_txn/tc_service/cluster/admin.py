@@ -47,6 +47,11 @@ class Entry:
     body: bytes
 
 
+def reason_of(error: aiohttp.ClientError | OSError) -> str:
+    """Return why nobody has answered, in the words of the system where it has some."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 class AdminApi:
     """Requests to the admin API at one URL, a few at a time."""
 
@@ -70,8 +75,7 @@ class AdminApi:
             async with self._slots:
                 return await self._follow(URL(self.url + path, encoded=True))
         except (aiohttp.ClientError, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise AdminUnreachable(f"no admin API answers at {self.url} ({reason})") from error
+            raise AdminUnreachable(f"no admin API answers at {self.url} ({reason_of(error)})") from error
 
     async def _follow(self, url: URL) -> Entry:
         """The answer of the broker that serves what is asked for: others send us there.
