@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -25,14 +26,20 @@ COMPARABLE = 0.8
 """The part of the stored files that a run must have, to be compared."""
 
 
+def cases_of(report: Path) -> Iterator[tuple[str, list[str], ET.Element]]:
+    """The tests of a run (pytest --junitxml): file, names of classes, and the element of each."""
+    for case in ET.parse(report).iter("testcase"):
+        parts = case.get("classname", "").split(".")
+        files = [at for at, part in enumerate(parts) if part.startswith("test_")]
+        if files:
+            yield "/".join(parts[: files[0] + 1]) + ".py", parts[files[0] + 1 :], case
+
+
 def measured(report: Path) -> Counter[str]:
     """Seconds of set-up, call and tear-down of each test file, as `tests/room/test_file.py`."""
     found: Counter[str] = Counter()
-    for case in ET.parse(report).iter("testcase"):
-        parts = case.get("classname", "").split(".")
-        names = [at for at, part in enumerate(parts) if part.startswith("test_")]
-        if names:
-            found["/".join(parts[: names[0] + 1]) + ".py"] += float(case.get("time", "0"))  # type: ignore[assignment] # seconds
+    for file, _, case in cases_of(report):
+        found[file] += float(case.get("time", "0"))  # type: ignore[assignment] # seconds
     return found
 
 

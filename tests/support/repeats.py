@@ -13,9 +13,9 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import attrs
+from durations import cases_of
 
 STORED = Path(__file__).resolve().parents[1] / "repeats.txt"
 
@@ -75,12 +75,9 @@ def is_repeat(test: str) -> bool:
 def ran(report: Path) -> set[str]:
     """Ids of the tests of a run that were not skipped, with and without their parameters."""
     found = set()
-    for case in ET.parse(report).iter("testcase"):
-        parts = case.get("classname", "").split(".")
-        files = [at for at, part in enumerate(parts) if part.startswith("test_")]
-        if files and case.find("skipped") is None:
-            file = "/".join(parts[: files[0] + 1]) + ".py"
-            test = "::".join([file, *parts[files[0] + 1 :], case.get("name", "")])
+    for file, classes, case in cases_of(report):
+        if case.find("skipped") is None:
+            test = "::".join([file, *classes, case.get("name", "")])
             found |= {test, test.partition("[")[0]}
     return found
 
